@@ -1,0 +1,1 @@
+"""Where the hub meets sockets, timers and files."""

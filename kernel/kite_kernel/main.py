@@ -1,0 +1,6 @@
+"""Composition root."""
+
+
+def main() -> int:
+    """Start the program."""
+    raise SystemExit("not built yet")

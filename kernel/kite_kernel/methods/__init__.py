@@ -1,0 +1,1 @@
+"""Answers of the kernel's own RPC methods, one file a family."""

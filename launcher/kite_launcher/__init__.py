@@ -1,0 +1,1 @@
+"""The launcher: starts, keeps and stops the processes of one instance, and leaves nothing behind."""

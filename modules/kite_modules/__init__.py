@@ -1,0 +1,1 @@
+"""What runs on Kite: the SDK, the kite command, the stock modules."""

@@ -1,0 +1,6 @@
+"""The `kite` command."""
+
+
+def main() -> int:
+    """Start the program."""
+    raise SystemExit("not built yet")

@@ -1,0 +1,165 @@
+#!/usr/bin/env python3
+"""Writes the tables of kernel/contract/*.toml into the four packages; with --check only compares.
+
+Tables only, no logic: each package keeps its own decisions, the vectors in kernel/contract/vectors hold them
+together. Source: spec 00 §2.
+"""
+
+from __future__ import annotations
+
+import sys
+import tomllib
+from pathlib import Path
+from pprint import pformat
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+CONTRACT = ROOT / "kernel" / "contract"
+
+HOUSES: dict[str, tuple[Path, frozenset[str]]] = {
+    "kernel": (
+        ROOT / "kernel/kite_kernel/_contract.py",
+        frozenset({"close", "errors", "numbers", "methods", "events", "config"}),
+    ),
+    "launcher": (
+        ROOT / "launcher/kite_launcher/_contract.py",
+        frozenset({"close", "errors", "strategy", "events", "config"}),
+    ),
+    "watchdog": (ROOT / "watchdog/kite_watchdog/_contract.py", frozenset({"close", "errors", "strategy", "events"})),
+    "modules": (
+        ROOT / "modules/kite_modules/_contract.py",
+        frozenset({"close", "errors", "strategy", "numbers", "methods", "events"}),
+    ),
+}
+
+HEAD = '''"""Generated from kernel/contract/*.toml by scripts/gen_contract.py. Do not edit.
+
+Tables of the wire; what each row is for stands as its comment or `why`.
+"""
+
+from typing import Any, Final, NamedTuple
+
+'''
+
+
+def load() -> dict[str, Any]:
+    """Read all contract files into one mapping by file stem."""
+    return {path.stem: tomllib.loads(path.read_text("utf-8")) for path in sorted(CONTRACT.glob("*.toml"))}
+
+
+def _constant(name: str, kind: str, value: object) -> str:
+    return f"{name}: Final[{kind}] = {pformat(value, width=110, sort_dicts=False)}\n"
+
+
+def render_close(contract: dict[str, Any]) -> str:
+    rows = contract["errors"]["close"]
+    out = ["class Close(NamedTuple):\n    code: int\n    name: str\n    strategy: str\n    kind: str\n    why: str\n\n\n"]
+    out.append("CLOSE: Final[dict[int, Close]] = {\n")
+    for row in rows:
+        out.append(
+            f"    {row['code']}: Close({row['code']}, {row['name']!r}, {row['strategy']!r}, {row['kind']!r}, {row['why']!r}),\n"
+        )
+    out.append("}\n")
+    for row in rows:
+        out.append(f"CLOSE_{row['name'].upper()}: Final = {row['code']}\n")
+    out.append("# protocol 2 number -> what a protocol 1 client is sent\n")
+    out.append(_constant("CLOSE_TO_LEGACY", "dict[int, int]", {r["code"]: r["legacy"] for r in rows if "legacy" in r}))
+    verdicts = {"never": "never", "standard": "retry", "cooldown": "back_off"}
+    out.append("# strategy -> the verdict that a `bye` says\n")
+    out.append(_constant("VERDICTS", "dict[str, str]", verdicts))
+    return "".join(out)
+
+
+def render_errors(contract: dict[str, Any]) -> str:
+    rows = contract["errors"]["error"]
+    out = [f"{('E_' + row['name'].upper())}: Final = {row['code']}\n" for row in rows]
+    out.append(_constant("ERROR_TEXT", "dict[int, str]", {r["code"]: r["text"] for r in rows}))
+    out.append(_constant("ERROR_REASONS", "dict[int, tuple[str, ...]]", {r["code"]: tuple(r["reasons"]) for r in rows}))
+    return "".join(out)
+
+
+def render_strategy(contract: dict[str, Any]) -> str:
+    out = [
+        "class Strategy(NamedTuple):\n    initial_s: float\n    factor: float\n    max_s: float\n"
+        "    max_tries: int | None  # None = unlimited\n    jitter_ratio: float\n\n\n"
+    ]
+    for column, kinds in contract["numbers"]["strategy"].items():
+        for kind, row in kinds.items():
+            tries = None if row["max_tries"] < 0 else row["max_tries"]
+            values = f"{row['initial_s']}, {row['factor']}, {row['max_s']}, {tries}, {row['jitter_ratio']}"
+            out.append(f"{column.upper()}_{kind.upper()}: Final = Strategy({values})  # {row['why']}\n")
+    return "".join(out)
+
+
+def render_numbers(contract: dict[str, Any]) -> str:
+    rows = contract["numbers"]["numbers"]
+    return "".join(f"{name}: Final = {row['value']!r}  # {row['unit']}: {row['why']}\n" for name, row in rows.items())
+
+
+def render_methods(contract: dict[str, Any]) -> str:
+    out = [
+        "class Method(NamedTuple):\n    name: str\n    access: str\n    params: dict[str, str]\n    result: tuple[str, ...]\n\n\n",
+        "METHODS: Final[dict[str, Method]] = {\n",
+    ]
+    for row in contract["methods"]["method"]:
+        values = f"{row['name']!r}, {row['access']!r}, {row['params']!r}, {tuple(row['result'])!r}"
+        out.append(f"    {row['name']!r}: Method({values}),\n")
+    out.append("}\n")
+    return "".join(out)
+
+
+def render_events(contract: dict[str, Any]) -> str:
+    events = contract["events"]
+    says = {row["name"]: row["says"] for row in events["event"]}
+    reasons = events["shutdown_reasons"]
+    return (
+        _constant("EVENTS", "dict[str, str]", says)
+        + _constant("NOTICES", "tuple[str, ...]", tuple(row["name"] for row in events["notice"]))
+        + _constant("SHUTDOWN_REASONS", "tuple[str, ...]", tuple(reasons["values"]))
+        + "# after one of these a client never comes back\n"
+        + _constant("SHUTDOWN_FINAL", "tuple[str, ...]", tuple(reasons["final"]))
+    )
+
+
+def render_config(contract: dict[str, Any]) -> str:
+    sections = contract["config"]["section"]
+    return (
+        "# section -> key -> {type, default?, min?, max?, choices?, keys?, …}; kite.toml's one definition\n"
+        + _constant("CONFIG", "dict[str, dict[str, dict[str, Any]]]", sections)
+    )
+
+
+RENDERERS = {
+    "close": render_close,
+    "errors": render_errors,
+    "strategy": render_strategy,
+    "numbers": render_numbers,
+    "methods": render_methods,
+    "events": render_events,
+    "config": render_config,
+}
+
+
+def render(contract: dict[str, Any], tables: frozenset[str]) -> str:
+    """Return the text of one `_contract.py` that holds just these tables."""
+    parts = [RENDERERS[name](contract) for name in RENDERERS if name in tables]
+    return HEAD + "\n\n".join(parts)
+
+
+def main(argv: list[str]) -> int:
+    contract = load()
+    stale = []
+    for path, tables in HOUSES.values():
+        text = render(contract, tables)
+        if "--check" in argv:
+            if not path.exists() or path.read_text("utf-8") != text:
+                stale.append(path.relative_to(ROOT))
+        else:
+            path.write_text(text, "utf-8")
+    for path in stale:
+        print(f"{path}: not current; run scripts/gen_contract.py", file=sys.stderr)
+    return 1 if stale else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

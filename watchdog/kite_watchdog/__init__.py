@@ -1,0 +1,1 @@
+"""The watchdog: asks modules for their health and brings a lost launcher back."""

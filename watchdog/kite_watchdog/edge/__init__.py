@@ -1,0 +1,1 @@
+"""The watchdog's wire and processes."""
