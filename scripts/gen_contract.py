@@ -7,6 +7,7 @@ together. Source: spec 00 §2.
 
 from __future__ import annotations
 
+import json
 import sys
 import tomllib
 from pathlib import Path
@@ -31,6 +32,9 @@ HOUSES: dict[str, tuple[Path, frozenset[str]]] = {
         frozenset({"close", "errors", "strategy", "numbers", "methods", "events"}),
     ),
 }
+
+JAVASCRIPT = ROOT / "modules/kite_modules/relay/static/kite-client.js"
+JS_BEGIN, JS_END = "// <contract>", "// </contract>"
 
 HEAD = '''"""Generated from kernel/contract/*.toml by scripts/gen_contract.py. Do not edit.
 
@@ -146,11 +150,51 @@ def render(contract: dict[str, Any], tables: frozenset[str]) -> str:
     return HEAD + "\n\n".join(parts)
 
 
+def render_javascript(contract: dict[str, Any]) -> str:
+    """Return the rows that stand between the contract marks of the JavaScript client."""
+    rows = contract["errors"]["close"]
+    close = {row["code"]: {"name": row["name"], "strategy": row["strategy"], "kind": row["kind"]} for row in rows}
+    # 4003 and 4004 share an old number: there the reason decides, so it is no table.
+    legacy = {row["legacy"]: row["code"] for row in rows if row.get("legacy") not in (None, 4003)}
+    columns = contract["numbers"]["strategy"]
+
+    def policy(row: dict[str, Any]) -> dict[str, Any]:
+        return {
+            "initialMs": round(row["initial_s"] * 1000),
+            "factor": row["factor"],
+            "maxMs": round(row["max_s"] * 1000),
+            "jitterRatio": row["jitter_ratio"],
+            "maxTries": None if row["max_tries"] < 0 else row["max_tries"],
+        }
+
+    def constant(name: str, value: object) -> str:
+        return f"const {name} = {json.dumps(value)};\n"
+
+    cooldown = policy(columns["remote"]["cooldown"])
+    return (
+        "const CLOSE = {\n"
+        + "".join(f"  {code}: {json.dumps(row)},\n" for code, row in close.items())
+        + "};\n"
+        + constant("LEGACY", legacy)
+        + constant("COOLDOWN", {"initialMs": cooldown["initialMs"], "maxTries": cooldown["maxTries"]})
+        + constant("STANDARD", {column: policy(kinds["standard"]) for column, kinds in columns.items()})
+        + constant("SHUTDOWN_FINAL", contract["events"]["shutdown_reasons"]["final"])
+    )
+
+
+def with_javascript(text: str, rows: str) -> str:
+    """Return the client's text with the rows between its two marks replaced."""
+    head, rest = text.split(JS_BEGIN, 1)
+    mark, rest = rest.split("\n", 1)
+    return f"{head}{JS_BEGIN}{mark}\n{rows}{JS_END}{rest.split(JS_END, 1)[1]}"
+
+
 def main(argv: list[str]) -> int:
     contract = load()
     stale = []
-    for path, tables in HOUSES.values():
-        text = render(contract, tables)
+    wanted = {path: render(contract, tables) for path, tables in HOUSES.values()}
+    wanted[JAVASCRIPT] = with_javascript(JAVASCRIPT.read_text("utf-8"), render_javascript(contract))
+    for path, text in wanted.items():
         if "--check" in argv:
             if not path.exists() or path.read_text("utf-8") != text:
                 stale.append(path.relative_to(ROOT))

@@ -1,0 +1,1 @@
+"""The way in for people: what a browser needs to speak with this instance."""
