@@ -57,15 +57,14 @@ def _constant(name: str, kind: str, value: object) -> str:
 
 def render_close(contract: dict[str, Any]) -> str:
     rows = contract["errors"]["close"]
-    out = ["class Close(NamedTuple):\n    code: int\n    name: str\n    strategy: str\n    kind: str\n    why: str\n\n\n"]
+    out = [
+        "class Close(NamedTuple):\n    code: int\n    name: str\n    strategy: str\n    kind: str\n    why: str\n\n\n"
+    ]
     out.append("CLOSE: Final[dict[int, Close]] = {\n")
-    for row in rows:
-        out.append(
-            f"    {row['code']}: Close({row['code']}, {row['name']!r}, {row['strategy']!r}, {row['kind']!r}, {row['why']!r}),\n"
-        )
+    columns = ("code", "name", "strategy", "kind", "why")
+    out += [f"    {row['code']}: Close({', '.join(repr(row[column]) for column in columns)}),\n" for row in rows]
     out.append("}\n")
-    for row in rows:
-        out.append(f"CLOSE_{row['name'].upper()}: Final = {row['code']}\n")
+    out += [f"CLOSE_{row['name'].upper()}: Final = {row['code']}\n" for row in rows]
     out.append("# protocol 2 number -> what a protocol 1 client is sent\n")
     out.append(_constant("CLOSE_TO_LEGACY", "dict[int, int]", {r["code"]: r["legacy"] for r in rows if "legacy" in r}))
     verdicts = {"never": "never", "standard": "retry", "cooldown": "back_off"}
@@ -102,7 +101,8 @@ def render_numbers(contract: dict[str, Any]) -> str:
 
 def render_methods(contract: dict[str, Any]) -> str:
     out = [
-        "class Method(NamedTuple):\n    name: str\n    access: str\n    params: dict[str, str]\n    result: tuple[str, ...]\n\n\n",
+        "class Method(NamedTuple):\n    name: str\n    access: str\n    params: dict[str, str]\n"
+        "    result: tuple[str, ...]\n\n\n",
         "METHODS: Final[dict[str, Method]] = {\n",
     ]
     for row in contract["methods"]["method"]:
