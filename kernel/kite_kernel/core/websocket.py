@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Final
 import attrs
 
 from kite_kernel._contract import MAX_FRAGMENTS, MAX_REASON_BYTES
+from kite_kernel.core.mask import unmask
 
 if TYPE_CHECKING:
     from typing import TypeAlias
@@ -35,10 +36,8 @@ _PONG: Final = 0xA
 _KNOWN_CONTROL: Final = frozenset({_CLOSE, _PING, _PONG})
 _MAX_CONTROL_BYTES: Final = 125  # RFC 6455 5.5
 _NAMED_CLOSE_CODES: Final = frozenset({1000, 1001, 1002, 1003, 1007, 1008, 1009, 1010, 1011, 1012, 1013, 1014})
-_TRANSLATE_FROM_BYTES: Final = 2048  # measured: above it four strided translates beat one long integer
 
 _from_bytes = int.from_bytes
-_XOR: Final = [bytes(value ^ key for value in range(256)) for key in range(256)]
 _SHORT_TEXT_HEADER: Final = [bytes((_FIN | _TEXT, size)) for size in range(_MAX_CONTROL_BYTES + 1)]
 
 
@@ -300,17 +299,6 @@ def _read_close(payload: bytes) -> Closed:
         return Closed(code, str(payload[2:], "utf-8"))
     except UnicodeDecodeError:
         raise _Refused(1007, "close reason is not UTF-8") from None
-
-
-def unmask(data: bytes, mask: bytes) -> bytes:
-    """Undo (or do) RFC 6455 5.3 masking. `mask` has four bytes; the first one belongs to the first byte of `data`."""
-    size = len(data)
-    if size < _TRANSLATE_FROM_BYTES:
-        return (_from_bytes(data, "big") ^ _from_bytes((mask * (size // 4 + 1))[:size], "big")).to_bytes(size, "big")
-    plain = bytearray(size)
-    for lane in range(4):
-        plain[lane::4] = data[lane::4].translate(_XOR[mask[lane]])
-    return bytes(plain)
 
 
 def text_header(size: int) -> bytes:
