@@ -8,7 +8,16 @@ from pathlib import Path
 
 import trio
 
-from ..core.keeper_orders import Exited, Forked, KeeperSettings, KeptRecord, LogState, Spawned, SpawnFailed, SpawnOrder
+from kite_launcher.core.keeper_orders import (
+    Exited,
+    Forked,
+    KeeperSettings,
+    KeptRecord,
+    LogState,
+    Spawned,
+    SpawnFailed,
+    SpawnOrder,
+)
 
 
 class KeeperGone(Exception):
