@@ -48,18 +48,25 @@ export class CallError extends Error {
   outcome: Outcome;
 }
 
+/** May a failed call be repeated: it had no effect, it may have had one, it ran. */
+export function repeatAdvice(code: number, data?: any): { repeat: "safe" | "with_key" | "no"; later: boolean };
+
+/** What one text message of the kernel is; "bad" is dropped and counted. */
+export function classify(text: string): "answer" | "request" | "event" | "notice" | "bad";
+
+/** The handshake of the module plane. */
+export function tokenHandshake(options: { token?: string | (() => string); moduleId?: string; instance: string }): Handshake;
+
 /** What a side keeps of a session so that a cut loses nothing. */
 export class ResumeBook {
-  constructor(maxMessages?: number);
+  constructor(bounds: { framesMax: number; bytesMax: number });
   session: string | null;
-  sent: number;
-  received: number;
-  unacked: string[];
-  overrun: boolean;
-  fresh(session: string | null): void;
-  keep(text: string): void;
-  acknowledge(received: number): boolean;
-  readonly request: { session: string; received: number } | undefined;
+  sent(frame: string): void;
+  received(): void;
+  acknowledged(received: number): void;
+  resume(): { session: string; received: number } | null;
+  /** The frames to send again, or null: start over. */
+  resumed(answer: { session?: string; resumed?: boolean; received?: number }): string[] | null;
 }
 
 export interface State {
@@ -72,7 +79,7 @@ export interface State {
 
 export interface Handshake {
   /** Called once the wire is open. */
-  start(send: (message: object) => void, resume?: { session: string; received: number }): void;
+  start(send: (message: object) => void, resume: { session: string; received: number } | null): void;
   /** Called with each message until it returns { opened } or { fatal }. */
   frame(message: any, send: (message: object) => void): { opened: any } | { fatal: string } | undefined;
 }
@@ -96,7 +103,9 @@ export interface Options {
   handshake?: Handshake;
   handshakeTimeoutMs?: number;
   callTimeoutMs?: number;
+  /** Publishes and calls kept while away; frames kept for a resume. */
   maxQueued?: number;
+  maxQueuedBytes?: number;
   maxPending?: number;
   whileAway?: "keep" | "refuse";
   signals?: boolean;
@@ -151,6 +160,10 @@ export class Client {
   start(): this;
   close(reason?: string): void;
   retryNow(): boolean;
+  /** Replace the wire by a new one. */
+  reconnect(): void;
+  /** The server asked for this wait before the next try. */
+  hintRetryAfter(ms: number): void;
   network(next: "online" | "offline", options?: { pathChanged?: boolean }): { reconnectNow: boolean; resetAttempt: boolean; reason: string };
   opened(): Promise<this>;
   on(event: "state", fn: (state: State) => void): () => void;

@@ -44,6 +44,9 @@ export const REMOTE = policyOf(STANDARD.remote);
 const JITTER = ["ratio", "equal", "full", "none"];
 const isNumber = (value) => typeof value === "number" && Number.isFinite(value);
 
+// errors that time may mend: away, wire lost, late, overloaded, store away
+const LATER = [-32001, -32002, -32003, -32005, -32008, -32010];
+
 /** The policy with what it leaves out taken from REMOTE. */
 function checkPolicy(given) {
   if (typeof given !== "object" || given === null) throw new TypeError("policy must be an object");
@@ -53,7 +56,9 @@ function checkPolicy(given) {
   if (!isNumber(initialMs) || initialMs <= 0) throw new RangeError(`initialMs must be a number > 0, not ${initialMs}`);
   if (!isNumber(factor) || factor < 1) throw new RangeError(`factor must be a number >= 1, not ${factor}`);
   if (!isNumber(maxMs) || maxMs < initialMs) throw new RangeError(`maxMs must be a number >= initialMs, not ${maxMs}`);
-  if (!isNumber(jitterRatio) || jitterRatio < 0) throw new RangeError(`jitterRatio must be >= 0, not ${jitterRatio}`);
+  if (!isNumber(jitterRatio) || jitterRatio < 0 || jitterRatio > 1) {
+    throw new RangeError(`jitterRatio must be a number from 0 to 1, not ${jitterRatio}`);
+  }
   if (maxTries != null && (!Number.isInteger(maxTries) || maxTries < 0)) {
     throw new RangeError(`maxTries must be an integer >= 0, or null for no limit, not ${maxTries}`);
   }
@@ -69,10 +74,10 @@ function modernCode(code, protocol, closeReason) {
   return modern !== undefined && (protocol === 1 || !(code in CLOSE)) ? modern : code;
 }
 
-/** base before jitter: capped before it can overflow. */
+/** The wait before jitter; capped before it can overflow. */
 function ceilingMs(attempt, { initialMs, factor, maxMs }) {
-  const room = Math.log(maxMs / initialMs) / Math.log(factor || 1);
-  return factor === 1 || attempt - 1 < room ? Math.min(maxMs, initialMs * factor ** (factor === 1 ? 0 : attempt - 1)) : maxMs;
+  const doublings = Math.log(maxMs / initialMs) / Math.log(factor); // NaN or Infinity where factor is 1: no growth
+  return attempt - 1 >= doublings ? maxMs : Math.min(maxMs, initialMs * factor ** (attempt - 1));
 }
 
 function jittered(base, { jitter, jitterRatio, maxMs }, random) {
@@ -99,7 +104,7 @@ export function decide(code, attempt, given = REMOTE, random = Math.random, opti
     throw new RangeError(`retryAfterMs must be a number >= 0, not ${retryAfterMs}`);
   }
   const modern = modernCode(code, protocol, String(closeReason ?? ""));
-  const row = CLOSE[modern ?? 1006];
+  const row = CLOSE[modern == null || modern === 1005 ? 1006 : modern];
   const strategy = row ? row.strategy : "standard";
   const kind = row ? row.kind : "unknown";
   const name = modern == null ? "network" : `${modern}${row ? ` ${row.name}` : ""}`;
@@ -142,32 +147,80 @@ export class CallError extends Error {
 const lost = (outcome) =>
   new CallError({ code: -32002, message: "connection lost", data: { reason: "connection_lost", outcome } });
 
-/** Counts of a session: what was sent and received since auth, and what the other side has not acknowledged yet. */
+/**
+ * May a failed call be repeated: "safe" (it had no effect), "with_key" (it may have had one), "no" (it ran);
+ * later: waiting could help. code and data are those of the error.
+ */
+export function repeatAdvice(code, data) {
+  const outcome = data?.reason === undefined ? "done" : (data.outcome ?? "done");
+  const repeat = outcome === "not_sent" ? "safe" : outcome === "done" ? "no" : "with_key";
+  return { repeat, later: repeat !== "no" && LATER.includes(code) };
+}
+
+const isId = (id) => id === null || typeof id === "string" || typeof id === "number";
+
+/** What one text message of the kernel is: answer, request, event, notice, or bad (dropped and counted). */
+export function classify(text) {
+  return sort(parse(text));
+}
+
+function sort(message) {
+  if (message === undefined || Array.isArray(message) || message.jsonrpc !== "2.0") return "bad";
+  const { id, method, params, error } = message;
+  if ("method" in message) {
+    if (typeof method !== "string") return "bad";
+    if ("id" in message) return isId(id) ? "request" : "bad";
+    if (method !== "event") return "notice";
+    return typeof params?.event === "string" ? "event" : "bad";
+  }
+  if (!("id" in message) || !isId(id) || "result" in message === "error" in message) return "bad";
+  return "result" in message || Number.isInteger(error?.code) ? "answer" : "bad";
+}
+
+/** What one side of a session has sent and received since auth, and what the other has not acknowledged yet. */
 export class ResumeBook {
-  constructor(maxMessages = 1000) {
-    this.maxMessages = maxMessages;
-    this.fresh(null);
+  constructor({ framesMax, bytesMax }) {
+    Object.assign(this, { framesMax, bytesMax });
+    this.#fresh(null);
   }
-  fresh(session) {
-    Object.assign(this, { session, sent: 0, received: 0, unacked: [], overrun: false });
+  #fresh(session) {
+    Object.assign(this, { session, count: 0, receivedCount: 0, kept: [], bytes: 0, broken: false });
   }
-  keep(text) {
-    this.sent += 1;
-    this.unacked.push(text);
-    if (this.unacked.length > this.maxMessages) {
-      this.unacked.shift();
-      this.overrun = true;
+  /** A text message went out for the first time. */
+  sent(frame) {
+    this.count += 1;
+    this.kept.push(frame);
+    this.bytes += frame.length;
+    while (this.kept.length > this.framesMax || this.bytes > this.bytesMax) this.#forget();
+  }
+  #forget() {
+    this.bytes -= this.kept.shift().length;
+  }
+  received() {
+    this.receivedCount += 1;
+  }
+  /** The other side has `received` of ours; more than was sent, or less than is known, changes nothing. */
+  acknowledged(received) {
+    if (!Number.isInteger(received) || received > this.count) return;
+    while (this.kept.length > this.count - received) this.#forget();
+    this.acked = Math.max(this.acked ?? 0, received);
+  }
+  /** What the auth request offers, or null: frames that were dropped unacknowledged can't be promised. */
+  resume() {
+    const whole = this.count - this.kept.length <= (this.acked ?? 0);
+    return this.session === null || this.broken || !whole ? null : { session: this.session, received: this.receivedCount };
+  }
+  /** The auth result: the frames to send again before anything new, or null = start over. */
+  resumed({ session = null, resumed, received }) {
+    const again = this.count - received;
+    if (resumed === true && session === this.session && Number.isInteger(received) && again >= 0 && again <= this.kept.length) {
+      this.acknowledged(received);
+      return [...this.kept];
     }
-  }
-  /** The other side has `received` of ours. */
-  acknowledge(received) {
-    const first = this.sent - this.unacked.length;
-    if (!Number.isInteger(received) || received > this.sent) return false;
-    if (received > first) this.unacked.splice(0, received - first);
-    return received >= first;
-  }
-  get request() {
-    return this.session === null || this.overrun ? undefined : { session: this.session, received: this.received };
+    this.#fresh(session);
+    this.acked = 0;
+    this.broken = resumed === true; // the kernel thinks this session goes on; it can't
+    return null;
   }
 }
 
@@ -177,7 +230,8 @@ const DEFAULTS = {
   random: Math.random,
   handshakeTimeoutMs: 5000,
   callTimeoutMs: 30000,
-  maxQueued: 1000, // publishes and calls kept while away
+  maxQueued: 1000, // publishes and calls kept while away, and frames kept for a resume
+  maxQueuedBytes: 8 << 20,
   maxPending: 10000,
   whileAway: "keep", // or "refuse"
   signals: true, // follow the browser's own online, offline and wake-up signals
@@ -223,13 +277,15 @@ export class Client {
   #detach = [];
   #lastHeardAt = 0;
   #online = true;
+  #final = null; // told to end: the reason
+  #serving = new Map();
 
   constructor(url, options = {}) {
     this.url = String(url);
     this.options = { ...DEFAULTS, ...options };
     checkPolicy(this.options.policy);
     this.instance = this.options.instance ?? randomId();
-    this.book = new ResumeBook(this.options.maxQueued);
+    this.book = new ResumeBook({ framesMax: this.options.maxQueued, bytesMax: this.options.maxQueuedBytes });
     this.methods = { ...this.options.methods };
     this.attempt = 0;
     this.cooldownAttempts = 0;
@@ -274,14 +330,20 @@ export class Client {
     this.#online = next === "online";
     if (this.state.name === "stopped" || this.state.name === "idle") return signal;
     if (signal.resetAttempt) this.attempt = 0;
-    if (next === "offline") {
-      if (this.state.name !== "waiting") this.#drop(null, signal.reason);
-      else this.#wait(null, signal.reason);
-    } else if (signal.reconnectNow) {
-      this.#forget();
-      this.#connect();
-    }
+    // Offline: a wire that still stands may go on standing; only the waiting has no due time any more.
+    if (next === "offline" && this.state.name === "waiting") this.#wait(null, signal.reason, this.state.kind);
+    if (signal.reconnectNow) this.reconnect();
     return signal;
+  }
+
+  /** The server asked for a wait before the next try (a 503's Retry-After, which a browser's WebSocket hides). */
+  hintRetryAfter(ms) {
+    if (isNumber(ms) && ms >= 0) this.#retryAfterMs = ms;
+  }
+
+  /** Replace the wire by a new one, whatever state it is in. */
+  reconnect() {
+    if (this.state.name !== "stopped" && this.state.name !== "idle") this.#connect();
   }
 
   on(event, fn) {
@@ -350,9 +412,11 @@ export class Client {
   }
 
   #connect() {
-    const mine = (this.#forget()?.close(), this.#generation);
+    this.#forget()?.close();
+    const mine = this.#generation;
+    this.protocol = null; // the next wire may lead to another kernel
     const current = (fn) => (event) => mine === this.#generation && fn(event);
-    if (this.lastCloseCode !== undefined && this.state.name !== "idle") {
+    if (this.state.name !== "idle") {
       const reason = this.state.kind ?? "transport";
       this.counts.attempts[reason] = (this.counts.attempts[reason] ?? 0) + 1;
       this.#emit("attempt", { reason, attempt: this.attempt });
@@ -371,7 +435,7 @@ export class Client {
     this.#guard = setTimeout(current(() => this.#drop(4002, "no answer in time")), this.options.handshakeTimeoutMs);
     socket.onopen = current(() => {
       this.#become("authenticating");
-      this.#handshake.start((message) => socket.send(JSON.stringify(message)), this.book.request);
+      this.#handshake.start((message) => socket.send(JSON.stringify(message)), this.book.resume());
     });
     socket.onmessage = current((event) => {
       this.#lastHeardAt = Date.now();
@@ -397,6 +461,7 @@ export class Client {
     if (this.state.name === "stopped") return;
     const before = this.state.name;
     this.lastCloseCode = code;
+    if (this.#final !== null) return this.#stop(`told to end: ${this.#final}`, false);
     this.#emit("close", { code, reason });
     const { policy, random } = this.options;
     const cooldown = code === 4020 || (code === 4029 && this.protocol !== 2);
@@ -422,24 +487,20 @@ export class Client {
   // --------------------------------------------------------------- session
 
   #enter(result) {
-    const resumed = result.resumed === true && this.book.acknowledge(result.received);
+    const first = this.book.session === null;
+    const again = this.book.resumed(result);
     this.session = result;
     this.protocol = result.protocol ?? 2;
     this.attempt = 0;
     this.cooldownAttempts = 0;
-    this.#become("syncing", resumed ? "resumed" : "starting over");
-    if (resumed) {
-      for (const text of this.book.unacked) this.#socket.send(text);
-      this.counts.reconnects += 1;
+    if (!first) this.counts.reconnects += 1;
+    this.#become("syncing", again ? "resumed" : "starting over");
+    if (again) {
+      for (const text of again) this.#socket.send(text);
       return this.#opened();
     }
-    const first = this.book.session === null;
-    this.book.fresh(result.session ?? null);
-    if (!first) {
-      this.counts.reconnects += 1;
-      this.#failPending(lost("unknown"));
-    }
-    this.#sync().catch((error) => error instanceof CallError && error.code === -32002 || this.#emit("error", error));
+    this.#failPending(lost("unknown"), (call) => call.onWire !== false);
+    this.#sync().catch((error) => (error instanceof CallError && error.code === -32002) || this.#emit("error", error));
   }
 
   /** subscribe → register → ready: the session is in step before anybody is told that it is open. */
@@ -469,7 +530,7 @@ export class Client {
   }
 
   #send(text) {
-    if (this.book.session !== null) this.book.keep(text);
+    this.book.sent(text);
     this.#socket.send(text);
   }
 
@@ -485,32 +546,28 @@ export class Client {
     });
   }
 
-  #failPending(error) {
-    const calls = [...this.#pending.values()];
-    this.#pending.clear();
-    for (const call of calls) {
+  #failPending(error, which = () => true) {
+    for (const [id, call] of [...this.#pending].filter(([, call]) => which(call))) {
+      this.#pending.delete(id);
       clearTimeout(call.timer);
+      call.off?.();
       call.reject(error);
     }
   }
 
   #frame(data) {
-    if (this.book.session !== null) this.book.received += 1;
-    const parsed = parse(data);
-    if (parsed === undefined) return void (this.counts.droppedFrames += 1);
-    for (const message of Array.isArray(parsed) ? parsed : [parsed]) this.#message(message);
-  }
-
-  #message(message) {
-    if (message === null || typeof message !== "object") return void (this.counts.droppedFrames += 1);
+    this.book.received();
+    const message = parse(data);
+    const kind = sort(message);
+    if (kind === "bad") return void (this.counts.droppedFrames += 1);
     const { id, method, params, result, error } = message;
-    if (method === undefined) return this.#answer(id, result, error);
-    if (id !== undefined) return void this.#serve(id, method, params, message.meta);
-    if (method === "event") return this.#event(params ?? {});
+    if (kind === "answer") return this.#answer(id, result, error);
+    if (kind === "request") return void this.#serve(id, method, params, message.meta);
+    if (kind === "event") return this.#event(params);
     if (method === "$/progress") return void this.#pending.get(params?.id)?.onProgress?.(params.value);
     if (method === "$/cancelRequest") return void this.#serving.get(params?.id)?.abort();
     if (method === "bye") {
-      if (isNumber(params?.retry_after_s) && params.retry_after_s >= 0) this.#retryAfterMs = params.retry_after_s * 1000;
+      this.hintRetryAfter(params?.retry_after_s * 1000);
       return this.#emit("bye", params);
     }
     this.#emit(method, params); // pressure, event.gap and whatever a later kernel says
@@ -529,8 +586,8 @@ export class Client {
   #event(params) {
     const { event, data } = params;
     if (event === "system.ping") {
-      if (Number.isInteger(data?.received)) this.book.acknowledge(data.received);
-      const pong = { ping_time: data?.ping_time, pong_time: Date.now() / 1000, received: this.book.received };
+      this.book.acknowledged(data?.received);
+      const pong = { ping_time: data?.ping_time, pong_time: Date.now() / 1000, received: this.book.receivedCount };
       return this.#raw({ jsonrpc: "2.0", method: "event.publish", params: { event: "system.pong", data: pong } });
     }
     if (event === "module.shutdown") return this.#shutdown(data ?? {}, params);
@@ -540,17 +597,25 @@ export class Client {
     }
   }
 
+  /** Acknowledge; after a final reason finish what is being served, close 1000 and never come back. */
   #shutdown(data, params) {
-    this.#emit("event", params);
-    this.#emit("shutdown", data);
     const ack = { event: "module.shutdown_ack", data: { module_id: this.session?.module_id } };
     this.#raw({ jsonrpc: "2.0", method: "event.publish", params: ack });
-    if (SHUTDOWN_FINAL.includes(data.reason)) this.#stop(`the instance said stop: ${data.reason}`, false);
+    if (SHUTDOWN_FINAL.includes(data.reason)) {
+      this.#final = data.reason;
+      const deadlineMs = isNumber(data.deadline_s) ? data.deadline_s * 1000 : 10000;
+      this.#guard = unref(setTimeout(() => this.#stop(`told to end: ${this.#final}`, false), deadlineMs));
+      this.#finish();
+    }
+    this.#emit("event", params);
+    this.#emit("shutdown", data);
+  }
+
+  #finish() {
+    if (this.#final !== null && this.#serving.size === 0) this.#socket?.close(1000);
   }
 
   // ------------------------------------------------------------- the face
-
-  #serving = new Map();
 
   async #serve(id, method, params, meta) {
     const fn = this.methods[method] ?? this.methods[method.slice(method.indexOf(".") + 1)];
@@ -568,6 +633,7 @@ export class Client {
       if (session === this.book.session) reply({ error: { code: Number.isInteger(code) ? code : -32603, message, data } });
     } finally {
       this.#serving.delete(id);
+      this.#finish();
     }
   }
 
@@ -591,16 +657,15 @@ export class Client {
       if (this.#pending.size >= this.options.maxPending) {
         return reject(new CallError({ code: -32005, message: "too many calls", data: { reason: "too_many_in_flight", outcome: "not_sent" } }));
       }
-      let onWire = false;
       const refuse = (error) => (this.#pending.delete(id), clearTimeout(entry.timer), reject(error));
-      const entry = { resolve, reject, onProgress };
+      const entry = { resolve, reject, onProgress, onWire: false };
       const give = (code, message, reason) => () => {
         if (!this.#pending.has(id)) return;
         this.#queue = this.#queue.filter((item) => item.id !== id);
-        if (onWire && this.#socket && this.state.name === "open") {
+        if (entry.onWire && this.#socket && this.state.name === "open") {
           this.#raw({ jsonrpc: "2.0", method: "$/cancelRequest", params: { id } });
         }
-        refuse(new CallError({ code, message, data: { reason, outcome: onWire ? "unknown" : "not_sent" } }));
+        refuse(new CallError({ code, message, data: { reason, outcome: entry.onWire ? "unknown" : "not_sent" } }));
       };
       // One second more than the kernel's own deadline: where the wire works the kernel's answer is the better one.
       entry.timer = unref(setTimeout(give(-32003, "deadline exceeded", "deadline"), timeoutMs + 1000));
@@ -611,9 +676,9 @@ export class Client {
         entry.off = () => signal.removeEventListener("abort", abort);
       }
       this.#pending.set(id, entry);
-      this.#submit({ jsonrpc: "2.0", id, method, params, meta }, { refuse, sent: () => (onWire = true), whileAway });
+      this.#submit({ jsonrpc: "2.0", id, method, params, meta }, { refuse, sent: () => (entry.onWire = true), whileAway });
       const queued = this.#queue.at(-1);
-      if (queued && !onWire) queued.id = id;
+      if (queued && !entry.onWire) queued.id = id;
     });
   }
 
@@ -696,7 +761,7 @@ export class Client {
   }
 }
 
-const parse = (data) => {
+function parse(data) {
   if (typeof data !== "string") return undefined;
   try {
     const value = JSON.parse(data);
@@ -704,7 +769,7 @@ const parse = (data) => {
   } catch {
     return undefined;
   }
-};
+}
 
 /** `*` stands for one segment, `>` for the rest. */
 export function matches(pattern, event) {
