@@ -146,7 +146,7 @@ def _read_target(method: str, target: str, version: str, headers: dict[str, str]
     return Head(method, path, version, size_bytes, query, headers)
 
 
-# --- what is judged before 101 -------------------------------------------------------------------------------------
+# --- what is judged before 101 ---
 
 
 def judge_host(head: Head, hosts: Collection[str] = ()) -> Refusal | None:
@@ -243,7 +243,7 @@ def bearer_token(head: Head) -> str | None:
     return None
 
 
-# --- answers -------------------------------------------------------------------------------------------------------
+# --- answers ---
 
 
 def switching_protocols(head: Head, subprotocol: str | None = None) -> bytes:

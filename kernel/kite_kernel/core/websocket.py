@@ -14,15 +14,12 @@ Source: spec 00 §4, §8a, 10-wire §1; RFC 6455 (sections are named where they 
 from __future__ import annotations
 
 import codecs
-from typing import TYPE_CHECKING, Final
+from typing import Final, TypeAlias
 
 import attrs
 
 from kite_kernel._contract import MAX_FRAGMENTS, MAX_REASON_BYTES
 from kite_kernel.core.mask import unmask
-
-if TYPE_CHECKING:
-    from typing import TypeAlias
 
 _FIN: Final = 0x80
 _RSV: Final = 0x70
@@ -242,10 +239,7 @@ class Codec:
         taken = len(piece)
         ends = taken == self._left and self._frame_ends_message
         plain = unmask(piece, self._mask)
-        try:
-            self._decoder.decode(plain, ends)
-        except UnicodeDecodeError:
-            raise _Refused(1007, "text is not UTF-8") from None
+        self._prove_piece(plain, ends)
         self._message += plain
         self._left -= taken
         if self._left:
@@ -257,6 +251,17 @@ class Codec:
             self._fragments = 0
             self._in_message = False
         return position + taken
+
+    def _prove_piece(self, plain: bytes, ends: bool) -> None:
+        """Judge the next piece of a message's text, `ends` with its last one."""
+        try:
+            self._decoder.decode(plain, ends)
+        except UnicodeDecodeError:
+            raise _Refused(1007, "text is not UTF-8") from None
+        # Of all bad beginnings the decoder waits for the third byte of one: a surrogate, ED A0..BF.
+        begun: bytes = self._decoder.getstate()[0]
+        if len(begun) == 2 and begun[0] == 0xED and begun[1] >= 0xA0:
+            raise _Refused(1007, "text is not UTF-8")
 
     def _control(self, opcode: int, payload: bytes, events: list[Event]) -> None:
         """Append the event of one whole control frame (they may stand between the frames of a message)."""
