@@ -124,12 +124,14 @@ class ModuleSpec:
     """One [module.NAME] (or a stock module's own section), ready to be run.
 
     `command` holds argv byte for byte (no shell); with `package` instead the launcher's interpreter runs it, see
-    `argv`. `env` is env_file with `env` over it, already expanded; it may hold secrets. Paths are absolute.
+    `argv`. `program` is the absolute path of the file to start when command[0] holds a slash, else None: looked up in
+    the child's PATH. `env` is env_file with `env` over it, already expanded; it may hold secrets. Paths are absolute.
     `health_s` is scaled by [timing], the module's other times are not. `place` does not count in a comparison.
     """
 
     name: str
     command: tuple[str, ...] | None
+    program: str | None
     package: str | None
     after: tuple[str, ...]
     requires: tuple[str, ...]
