@@ -33,6 +33,9 @@ _KEYS: Final[Mapping[str, str]] = {
     "memory_max_bytes": "memory_max",
     "notify_watchdog_s": "notify_watchdog",
     "token_asked": "token",
+    "total_bytes": "total",
+    "max_age_s": "max_age",
+    "limit_within_s": "limit",
 }
 # Read by the launcher alone, at the moment they matter: the running process does not know them.
 _LIVE: Final = frozenset(
@@ -76,7 +79,7 @@ class Change:
 
 @attrs.frozen
 class Plan:
-    """All rows: `kernel`, `watchdog` and `launcher` only when they change, then every module in the new file's order."""
+    """All rows: `kernel`, `watchdog`, `launcher` only when they change, then every module in the new file's order."""
 
     changes: tuple[Change, ...]
 
@@ -116,14 +119,13 @@ def _kernel(old: InstanceSpec, new: InstanceSpec) -> tuple[tuple[str, ...], bool
     for section in _ordered(new.kernel_sections, old.kernel_sections):
         before, after = old.kernel_sections.get(section, {}), new.kernel_sections.get(section, {})
         rows = CONFIG.get(section) or CONFIG.get(f"{section.partition('.')[0]}.*", {})
-        for key in _ordered(after, before):
-            # An absent [streams.NAME] is not the same as one that says nothing: the kernel makes the stream.
-            if (section in old.kernel_sections) == (section in new.kernel_sections) and (
-                before.get(key) == after.get(key)
-            ):
-                continue
+        if (section in old.kernel_sections) != (section in new.kernel_sections):
+            keys.append(section)
+            restart = restart or not all(row.get("live", False) for row in rows.values())
+            continue
+        for key in (key for key in after if before.get(key) != after[key]):
             keys.append(f"{section}.{key}")
-            restart = restart or not rows.get(key, {}).get("live", False)
+            restart = restart or not rows[key].get("live", False)
     if old.logging.format != new.logging.format:
         keys.append("logging.format")
         restart = True
@@ -140,15 +142,14 @@ def _watchdog(
         return
     keys = [f"watchdog.{_key(name)}" for name in _different(old.watchdog, new.watchdog)]
     keys += [key for key in kernel_keys if key in _WATCHDOG_TIMING]
-    keys += [
-        f"module.{name}.health" for name in _ordered(new.modules, old.modules) if _asks(old, name) != _asks(new, name)
-    ]
+    names = _ordered(new.modules, old.modules)
+    keys += [f"module.{name}.health" for name in names if _asks(old, name) != _asks(new, name)]
     keys += address
     if keys:
         yield Change("watchdog", "restart", tuple(keys))
 
 
-def _asks(spec: InstanceSpec, name: str) -> float | None | str:
+def _asks(spec: InstanceSpec, name: str) -> float | str | None:
     """Return what the watchdog must be told of a module's health; the default needs no telling."""
     module = spec.modules.get(name)
     default_s = parse_duration(CONFIG["module.*"]["health"]["default"])
@@ -164,9 +165,8 @@ def _launcher(old: InstanceSpec, new: InstanceSpec) -> tuple[str, ...]:
     keys = ["instance.name"] if old.name != new.name else []
     keys += [f"logging.{_key(name)}" for name in _different(old.logging, new.logging) if name != "format"]
     keys += [f"notify.{_key(name)}" for name in _different(old.notify, new.notify)]
-    keys += [
-        f"group.{name}" for name in _ordered(new.groups, old.groups) if old.groups.get(name) != new.groups.get(name)
-    ]
+    groups = _ordered(new.groups, old.groups)
+    keys += [f"group.{name}" for name in groups if old.groups.get(name) != new.groups.get(name)]
     return tuple(dict.fromkeys(keys))
 
 
@@ -181,9 +181,9 @@ def _module(
         action = "apply" if all(key in _LIVE for key in keys) else "restart"
     if address and new.speaks_kite:
         keys, action = (*keys, *address), "restart"
-    count = (
-        ("enabled",) if old is not None and old.enabled != new.enabled else ("replicas",) if before and after else ()
-    )
+    count: tuple[str, ...] = ("replicas",) if before and after else ()
+    if old is not None and old.enabled != new.enabled:
+        count = ("enabled",)
     for name in after:
         if name in before:
             yield Change(name, action, keys)
@@ -205,11 +205,8 @@ def _module_keys(old: ModuleSpec, new: ModuleSpec, old_scale: float, new_scale: 
             if math.isclose(before / old_scale, after / new_scale):
                 continue
         elif field.name in ("env", "limits", "options") and before is not None and after is not None:
-            keys += [
-                f"{key}.{name}"
-                for name in _ordered(after, before)
-                if before.get(name, _ABSENT) != after.get(name, _ABSENT)
-            ]
+            names = _ordered(after, before)
+            keys += [f"{key}.{name}" for name in names if before.get(name, _ABSENT) != after.get(name, _ABSENT)]
             continue
         keys.append(key)
     return tuple(dict.fromkeys(keys))
@@ -219,9 +216,7 @@ _ABSENT: Final = object()
 
 
 def _key(field: str) -> str:
-    return _KEYS.get(
-        field, {"total_bytes": "total", "max_age_s": "max_age", "limit_within_s": "limit"}.get(field, field)
-    )
+    return _KEYS.get(field, field)
 
 
 def _different(old: Any, new: Any) -> list[str]:
