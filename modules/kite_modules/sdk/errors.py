@@ -77,7 +77,7 @@ def kernel_error(code: int, reason: str, outcome: str, *, method: str = "", **mo
     return CallError(code, _contract.ERROR_TEXT[code], data, method=method)
 
 
-class Refused(KiteError):  # noqa: N818  # it is an answer, not a fault
+class Refused(KiteError):
     """Raise it in a handler: the caller gets this error instead of a result.
 
     Args: `code` any integer outside −32768…−32000 (−1 by default); `data` any JSON value.
@@ -90,7 +90,7 @@ class Refused(KiteError):  # noqa: N818  # it is an answer, not a fault
         self.data = data
 
 
-class NotConnected(KiteError):  # noqa: N818  # reads as what is the case
+class NotConnected(KiteError):
     """The session is over for good: nothing will be sent any more."""
 
     def __init__(self, reason: str, close_code: int | None = None) -> None:
