@@ -38,7 +38,7 @@ class MemoryStore:
             return fault or Conflict(self._records[bucket, key][0])
         return self._put(bucket, key, value) if fault is None else fault
 
-    async def get(self, bucket: str, key: str) -> Fact | None | Unavailable:
+    async def get(self, bucket: str, key: str) -> Fact | Unavailable | None:
         """See FactStore."""
         fault = await self._step("get")
         if isinstance(fault, Unavailable):

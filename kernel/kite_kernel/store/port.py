@@ -1,8 +1,8 @@
 """The seam of the fact store: single records, each with a revision, changed by compare-and-swap alone.
 
-Laws of every engine: a revision of a record only rises; a write that is Committed is on stable storage before the answer;
-Unknown means that the write may have happened (repeat the same CAS, or read back and compare); Unavailable means that
-nothing happened. No rule above this seam needs two records at once. Source: spec 70 §1, 00 §23-25.
+Laws of every engine: a revision of a record only rises; a write that is Committed is on stable storage before its
+answer; Unknown means that the write may have happened (repeat the same CAS, or read back and compare); Unavailable means
+that nothing happened. No rule above this seam needs two records at once. Source: spec 70 §1, 00 §23-25.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class FactStore(Protocol):
         """Make a record that must not exist."""
         ...
 
-    async def get(self, bucket: str, key: str) -> Fact | None | Unavailable:
+    async def get(self, bucket: str, key: str) -> Fact | Unavailable | None:
         """Return a record; a hint, never a grant: only a CAS decides."""
         ...
 

@@ -1,7 +1,8 @@
 """The second place: a small file beside the fact store that says which store belongs here and how far it had come.
 
 A store that was emptied, deleted or put back from a copy can't know that by itself; this file does. It also keeps the
-highest epoch ever given, so that a store begun anew on purpose never gives an epoch twice. Source: spec 00 §23 §26, F-24.
+highest epoch ever given, so that a store begun anew on purpose never gives one twice.
+Source: spec 00 §23 §26, F-24.
 """
 
 from __future__ import annotations

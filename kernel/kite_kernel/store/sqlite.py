@@ -114,7 +114,7 @@ class SqliteStore:
         """See FactStore."""
         return await self._write(Step("delete", bucket, key, revision=expected_revision))
 
-    async def get(self, bucket: str, key: str) -> Fact | None | Unavailable:
+    async def get(self, bucket: str, key: str) -> Fact | Unavailable | None:
         """See FactStore."""
         result = await self._ask(Step("get", bucket, key))
         if result is None or isinstance(result, Fact | Unavailable):

@@ -1,8 +1,8 @@
 """One SQLite file of facts, used by one thread at a time: opening with judgement, batches of steps, honest answers.
 
-Laws: nothing is acknowledged before COMMIT with synchronous=FULL returned; a failed sync closes the file until it was
-opened and verified again; a damaged file is kept under a dated name, never replaced in silence. The clock is a parameter.
-Source: spec 00 §23-24, 20 §9, cases F-23 … F-30.
+Laws: nothing is acknowledged before COMMIT with synchronous=FULL returned; a failed sync closes the file until it
+was opened and verified again; a damaged file is kept under a dated name, never replaced in silence. The clock is a
+parameter. Source: spec 00 §23-24, 20 §9, cases F-23 … F-30.
 """
 
 from __future__ import annotations
@@ -51,8 +51,13 @@ Say = Callable[[str, str], None]  # (level, text)
 
 
 def stamp_name(path: Path, stamp: str) -> Path:
-    """Return the dated name under which a damaged file is kept."""
-    return path.with_name(f"{path.name}.damaged-{stamp}")
+    """Return the dated name under which a damaged file is kept; never one that is taken."""
+    kept = path.with_name(f"{path.name}.damaged-{stamp}")
+    number = 1
+    while kept.exists():
+        number += 1
+        kept = path.with_name(f"{path.name}.damaged-{stamp}-{number}")
+    return kept
 
 
 class SqliteFile:
@@ -156,16 +161,16 @@ class SqliteFile:
     def _compare(self, place: Place | None) -> Unavailable | None:
         """Hold the file against the second place, then count this opening in both."""
         store_id = str(self._meta("store_id") or "")
-        generation = int(self._meta("generation") or 0)
-        self.revision = int(self._meta("revision") or 0)
+        generation = self._meta_number("generation")
+        self.revision = self._meta_number("revision")
         if place is not None:
             if store_id != place.store_id:
                 return Unavailable("damaged", f"{self.path} is another store than the one that belongs here")
             if generation < place.generation or self.revision < place.revision:
                 return Unavailable(
                     "damaged",
-                    f"{self.path} is an older copy (revision {self.revision}, known: {place.revision}); put the newest "
-                    f"backup back, or begin anew: move it away and touch {self.path.with_suffix('.anew')}",
+                    f"{self.path} is an older copy (opened {generation} times, revision {self.revision}; known: opened "
+                    f"{place.generation} times, revision {place.revision}); put the newest backup back, or begin anew: move it away and touch {self.path.with_suffix('.anew')}",
                 )
             self.epoch_high = max(self.epoch_high, place.epoch_high)
         elif store_id:
@@ -330,6 +335,10 @@ class SqliteFile:
     def _meta(self, name: str) -> object:
         row = self._db().execute("SELECT value FROM meta WHERE name = ?", (name,)).fetchone()
         return None if row is None else row[0]
+
+    def _meta_number(self, name: str) -> int:
+        value = self._meta(name)
+        return value if isinstance(value, int) else 0
 
     def _set_meta(self, name: str, value: object) -> None:
         self._db().execute(
