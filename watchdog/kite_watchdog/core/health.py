@@ -92,10 +92,11 @@ class Health:
     """The health of one module.
 
     Args: interval_s while healthy, already scaled; scale for the watchdog's own two intervals; limit of restarts
-    without three good answers in between.
+    without three good answers in between; asks False for a module that declares no health: only its absence is seen.
     """
 
-    def __init__(self, *, interval_s: float, scale: float, limit: int) -> None:
+    def __init__(self, *, interval_s: float, scale: float, limit: int, asks: bool = True) -> None:
+        self.asks = asks
         self.verdict = Verdict.UNKNOWN
         self.why = ""
         self.failures = 0  # in a row
@@ -190,6 +191,9 @@ class Health:
         self._away_since, self._alive_looks, self.failures = None, 0, 0
         if not restarted:
             return Step()
+        if not self.asks:
+            self.restarts = 0
+            return Step(self._turn(Verdict.UNKNOWN, "ready, declares no health"))
         self._good, self._quick = 0, True
         if self.verdict in (Verdict.UNKNOWN, Verdict.SUSPECT):
             return Step()

@@ -73,7 +73,7 @@ def decide(
     if failure_code is not None and (isinstance(failure_code, bool) or not isinstance(failure_code, int)):
         raise ValueError("failure_code must be an integer or None")
     code = modern_code(failure_code, protocol, close_reason)
-    row = CLOSE.get(1006 if code is None else code)
+    row = CLOSE.get(1006 if code in (None, 1005) else code)
     strategy, kind = (row.strategy, row.kind) if row is not None else ("standard", "unknown")
     reason = "network loss" if code is None else f"close {code} {row.name if row is not None else 'unknown'}"
     if strategy == "never":

@@ -5,10 +5,10 @@ Written by the launcher; whatever else stands there is refused with words, never
 
 from __future__ import annotations
 
+import json
 from typing import Any, Final
 
 import attrs
-import msgspec
 
 RECORD_BYTES_MAX: Final = 4_194_304  # bytes; an argv may be long, this is beyond what exec takes
 # What the instance gave to this process alone: a fresh launcher must not see it. With the mark in its environment
@@ -62,8 +62,9 @@ def decode_launch(raw: bytes) -> Launch | Unusable:
     if len(raw) > RECORD_BYTES_MAX:
         return Unusable(f"launch.json holds {len(raw)} bytes")
     try:
-        value: Any = msgspec.json.decode(raw)
-    except (msgspec.MsgspecError, RecursionError, ValueError) as error:
+        # The standard library here: a path that is no UTF-8 stands as a lone surrogate, which others refuse.
+        value: Any = json.loads(raw)
+    except (RecursionError, ValueError) as error:
         return Unusable(f"launch.json is no JSON: {error}")
     if not isinstance(value, dict) or value.get("schema") != 1:
         return Unusable("launch.json is no record of schema 1")
