@@ -39,16 +39,18 @@ def read_plain(path: str) -> bytes | FileFault:
         fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
     except OSError as error:
         return _fault(error)
-    with os.fdopen(fd, "rb") as file:
+    try:
         status = os.fstat(fd)
         if stat.S_ISDIR(status.st_mode):
             return FileFault("it is a directory")
         if not stat.S_ISREG(status.st_mode):
             return FileFault("it is no plain file")
-        try:
+        with open(fd, "rb", closefd=False) as file:
             content = file.read(FILE_BYTES_MAX + 1)
-        except OSError as error:
-            return _fault(error)
+    except OSError as error:
+        return _fault(error)
+    finally:
+        os.close(fd)
     return content if len(content) <= FILE_BYTES_MAX else FileFault(f"it is larger than {FILE_BYTES_MAX >> 20} MiB")
 
 
