@@ -219,7 +219,7 @@ def test_null_is_no_origin_even_where_it_is_configured() -> None:
     ],
 )
 def test_upgrades(changes: dict[str, str | None], right: int) -> None:
-    assert status(judge_upgrade(head(**changes))) == right
+    assert status(judge_upgrade(head(**changes))) == right  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("method", ["POST", "HEAD", "PUT", "OPTIONS", "get"])
@@ -269,7 +269,7 @@ def test_secrets_of_headers_are_not_in_a_repr() -> None:
     ],
 )
 def test_bearer_tokens(changes: dict[str, str | None], token: str | None) -> None:
-    assert bearer_token(head(**changes)) == token
+    assert bearer_token(head(**changes)) == token  # type: ignore[arg-type]
 
 
 def test_the_accept_key_is_that_of_the_rfc() -> None:
