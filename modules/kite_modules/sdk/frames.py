@@ -82,8 +82,22 @@ def classify(text: str) -> Kind:
 
 
 def value_of(raw: msgspec.Raw | msgspec.UnsetType, default: Any = None) -> Any:
-    """Decode a raw member. Raises: msgspec.DecodeError for what is no JSON."""
-    return default if isinstance(raw, msgspec.UnsetType) else _values.decode(raw)
+    """Decode a raw member. Raises: ValueError for what no reader can hold (1e400)."""
+    if isinstance(raw, msgspec.UnsetType):
+        return default
+    try:
+        return _values.decode(raw)
+    except _REFUSED as error:
+        raise ValueError(str(error)) from None
+
+
+def object_of(raw: msgspec.Raw | msgspec.UnsetType) -> dict[str, Any]:
+    """Decode a raw member that should be an object; anything else is an empty one."""
+    try:
+        value = value_of(raw)
+    except ValueError:
+        return {}
+    return value if isinstance(value, dict) else {}
 
 
 def encode(value: Any) -> str:
