@@ -105,12 +105,15 @@ class Health:
         self._good = GOOD_NEEDED  # in a row since the last failure or restart; full = nothing to prove
         self._quick = False  # every 2 s until three good answers
         self._away_since: float | None = None
+        self._absent = False  # the launcher says that it does not run: no hurry
         self._alive_looks = 0  # times in a row that the launcher said: its process runs
 
     def next_interval_s(self) -> float:
         """Seconds from the start of the last call to the start of the next one."""
         if self.verdict in (Verdict.FAILED, Verdict.RESTARTING):
             return max(self._interval_s, FAILING_S * self._scale)
+        if self.verdict is Verdict.GONE and self._absent:
+            return self._interval_s
         if self._quick or self.verdict is Verdict.GONE:
             return min(self._interval_s, FAILING_S * self._scale)
         if self._good < GOOD_NEEDED:
@@ -159,6 +162,8 @@ class Health:
         self._good, self._quick = 0, True
         if self.verdict in (Verdict.RESTARTING, Verdict.FAILED):
             return Step()
+        if self.verdict is not Verdict.GONE:
+            self._absent = False
         return Step(self._turn(Verdict.GONE, why))
 
     def on_alive(self, pid: int, *, now: float) -> Step:
@@ -166,6 +171,7 @@ class Health:
         if self.verdict is not Verdict.GONE:
             return Step()
         self._alive_looks += 1
+        self._absent = False
         if self._away_since is None:
             self._away_since = now
         away_s = now - self._away_since
@@ -176,7 +182,7 @@ class Health:
 
     def on_not_alive(self) -> None:
         """The launcher says that it does not run, or has it in hand: nothing to wait for here."""
-        self._away_since, self._alive_looks = None, 0
+        self._away_since, self._alive_looks, self._absent = None, 0, True
 
     def on_pings(self, unanswered: int) -> Step:
         """The kernel's count of unanswered pings in a row: tells a deaf module from a healthy one."""

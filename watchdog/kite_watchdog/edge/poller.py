@@ -149,7 +149,7 @@ class Poller:
             module = self._modules[module_id] = _Module(module_id, self._fresh(asks, interval_s))
             module.since = trio.current_time()
             self._nursery.start_soon(self._watch, module)
-        elif module.health.asks is not asks and row.get("state") != "offline":
+        elif module.health.asks is not asks and row.get("state") == "ready":
             module.health = self._fresh(asks, interval_s)
             module.wake.set()
         module.methods = methods
