@@ -12,7 +12,7 @@ from typing import Any, Final
 import attrs
 import msgspec
 
-from kite_kernel._contract import E_CONFLICT, E_FENCED, E_INVALID_PARAMS
+from kite_kernel._contract import E_CONFLICT, E_FENCED, E_INVALID_PARAMS, E_STORE_UNAVAILABLE
 
 Record = dict[str, Any]
 
@@ -24,12 +24,16 @@ EPOCH_MAX: Final = (1 << 63) - 1  # what SQLite and every client's integer can h
 
 @attrs.frozen
 class Refuse:
-    """Nothing was changed. `data` joins reason and outcome in the error that the caller reads."""
+    """Nothing was changed (outcome "not_sent"), or nobody can tell ("unknown").
+
+    `data` joins reason and outcome in the error that the caller reads.
+    """
 
     code: int
     reason: str
     message: str
     data: dict[str, Any] = attrs.field(factory=dict)
+    outcome: str = "not_sent"
 
 
 @attrs.frozen
@@ -64,6 +68,11 @@ def fenced(reason: str, current_epoch: int | None = None) -> Refuse:
 def conflict(reason: str, **data: Any) -> Refuse:
     """Return the refusal of a step for which the record is not in the right state."""
     return Refuse(E_CONFLICT, reason, "conflict: " + reason.replace("_", " "), data)
+
+
+def unavailable(reason: str, why: str, outcome: str = "not_sent") -> Refuse:
+    """Return the refusal of a store that can't answer now."""
+    return Refuse(E_STORE_UNAVAILABLE, reason, f"store unavailable: {why}", {}, outcome)
 
 
 class Number(str):

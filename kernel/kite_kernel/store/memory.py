@@ -16,7 +16,11 @@ class MemoryStore:
         self._records: dict[tuple[str, str], tuple[int, bytes]] = {}
         self._revision = 0
         self._changed = trio.Event()
+        self.epoch_floor = 0
         self._fault = fault or (lambda _operation: None)
+
+    def note_epoch(self, epoch: int) -> None:
+        """See FactStore: this store's life is its own."""
 
     async def _step(self, operation: str) -> Unknown | Unavailable | None:
         await trio.lowlevel.checkpoint()

@@ -1,7 +1,7 @@
 """The seam of the fact store: single records, each with a revision, changed by compare-and-swap alone.
 
 Laws of every engine: a revision of a record only rises; a write that is Committed is on stable storage before its
-answer; Unknown means that the write may have happened (repeat the same CAS, or read back and compare); Unavailable means
+answer; Unknown means that the write may have happened (repeat it, or read back and compare); Unavailable means
 that nothing happened. No rule above this seam needs two records at once. Source: spec 70 §1, 00 §23-25.
 """
 
@@ -57,6 +57,15 @@ class Fact:
 
 class FactStore(Protocol):
     """One engine. Every call may wait (disk, network) and may be cancelled: a cancelled write may have happened."""
+
+    @property
+    def epoch_floor(self) -> int:
+        """The epoch that a new key begins at: 0, or where an older store that was begun anew had come to."""
+        ...
+
+    def note_epoch(self, epoch: int) -> None:
+        """Remember the highest epoch given out beyond this store's own life."""
+        ...
 
     async def create(self, bucket: str, key: str, value: bytes) -> Answer:
         """Make a record that must not exist."""

@@ -51,8 +51,8 @@ class SqliteStore:
 
     @property
     def epoch_floor(self) -> int:
-        """No epoch at or below it may be given to a key that is made now, when the store was begun anew."""
-        return self._file.epoch_high
+        """The epoch that a new key begins at: 0, or where an older store that was begun anew had come to."""
+        return self._file.epoch_floor
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Open the file and serve until cancelled."""

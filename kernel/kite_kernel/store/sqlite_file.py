@@ -70,6 +70,7 @@ class SqliteFile:
         self.fault: Unavailable | None = None
         self.revision = 0
         self.epoch_high = 0
+        self.epoch_floor = 0
         self._new_id = new_id
         self._stamp = stamp
         self._say = say
@@ -108,7 +109,8 @@ class SqliteFile:
                     "damaged",
                     f"{self.path} was {gone} while no kernel ran; put a backup back, or begin anew: touch {anew}",
                 )
-            self.epoch_high, place = place.epoch_high, None
+            self.epoch_high = self.epoch_floor = place.epoch_high
+            place = None
             self._say("warning", f"{self.path}: begun anew as asked; epochs go on above {self.epoch_high}")
         fault = self._connect(fresh=not size)
         if fault is not None:
@@ -170,17 +172,20 @@ class SqliteFile:
                 return Unavailable(
                     "damaged",
                     f"{self.path} is an older copy (opened {generation} times, revision {self.revision}; known: opened "
-                    f"{place.generation} times, revision {place.revision}); put the newest backup back, or begin anew: move it away and touch {self.path.with_suffix('.anew')}",
+                    f"{place.generation} times, revision {place.revision}); put the newest backup back, "
+                    f"or begin anew: move it away and touch {self.path.with_suffix('.anew')}",
                 )
             self.epoch_high = max(self.epoch_high, place.epoch_high)
         elif store_id:
             self._say("warning", f"{self.place_path} was missing and is made again from the store")
+        self.epoch_floor = max(self.epoch_floor, self._meta_number("epoch_floor"))
         self._place = Place(store_id or self._new_id, generation + 1, self.revision, self.epoch_high)
         connection = self._db()
         connection.execute("BEGIN IMMEDIATE")
         self._set_meta("store_id", self._place.store_id)
         self._set_meta("generation", self._place.generation)
         self._set_meta("revision", self.revision)
+        self._set_meta("epoch_floor", self.epoch_floor)
         connection.execute("COMMIT")
         write_place(self.place_path, self._place)
         return None
