@@ -167,9 +167,9 @@ class RowChecker:
         text = self.facts.environ[name]
         if text in ("true", "false"):
             return text == "true"
-        if re.fullmatch(r"[+-]?\d{1,30}", text):
+        if re.fullmatch(r"[+-]?[0-9]{1,30}", text):
             return int(text)
-        return float(text) if re.fullmatch(r"[+-]?\d{1,30}\.\d{1,30}", text) else text
+        return float(text) if re.fullmatch(r"[+-]?[0-9]{1,30}\.[0-9]{1,30}", text) else text
 
 
 def words_path(path: Path) -> str:

@@ -13,6 +13,7 @@ import re
 import tomllib
 from bisect import bisect_right
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any, Final
 
 import attrs
@@ -94,11 +95,18 @@ def _syntax_mistake(text: str, message: str) -> Mistake:
     found = _AT.search(message)
     said = _AT.sub("", message)
     said = f"not TOML: {said[:1].lower()}{said[1:]}"
+    twice = _walk_broken(text).twice if "overwrite" in said or "twice" in said else None
+    if twice is not None:
+        return Mistake(twice, "not TOML: this name was given before")
     if found is not None and found.group(1) is not None:
-        return Mistake(Place(int(found.group(1)), int(found.group(2))), _readable(said))
+        place = Place(int(found.group(1)), int(found.group(2)))
+        in_name = re.search(r"key part|invalid statement|after a key|table declaration", said) is not None
+        if in_name and not lines.char(place).isascii():
+            said = "not TOML: a name with letters beyond a to z stands in quotes"
+        return Mistake(place, _readable(said))
     # The end of the document is where it was noticed; where the string or bracket was opened is where it is wrong.
-    opened = _opened_last(text)
-    return Mistake(lines.place(len(text.rstrip()) if opened is None else opened), _readable(said))
+    opened = _walk_broken(text).opened
+    return Mistake(lines.place(opened[-1] if opened else len(text.rstrip())), _readable(said))
 
 
 def _readable(text: str) -> str:
@@ -108,31 +116,36 @@ def _readable(text: str) -> str:
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
-def _opened_last(text: str) -> int | None:
-    """Return where the string or bracket begins that the text never closes."""
+def _walk_broken(text: str) -> _Finder:
+    """Walk a text that is no TOML as far as it goes."""
     finder = _Finder(text)
-    try:
+    with suppress(IndexError, ValueError):
         finder.run()
-    except (IndexError, ValueError):
-        return finder.opened[-1] if finder.opened else None
-    return finder.opened[-1] if finder.opened else None
+    return finder
 
 
 class _Lines:
     """Turns an offset into line and column."""
 
     def __init__(self, text: str) -> None:
+        self._text = text
         self._starts = [0, *(match.end() for match in re.finditer("\n", text))]
 
     def place(self, offset: int) -> Place:
         line = bisect_right(self._starts, offset)
         return Place(line, offset - self._starts[line - 1] + 1)
 
+    def char(self, place: Place) -> str:
+        """Return the character at a place, "" behind the end."""
+        start = self._starts[place.line - 1] + place.column - 1
+        return self._text[start : start + 1]
+
 
 class _Finder:
     """One walk over the text that notes the places of all entries.
 
-    Offsets only ever grow; `opened` holds the starts of what is open, so that a broken text can say what it left so.
+    Offsets only ever grow; `opened` holds the starts of what is open and `twice` the first name that was given again,
+    so that a broken text can say where it is wrong instead of where that was noticed.
     """
 
     def __init__(self, text: str) -> None:
@@ -141,7 +154,9 @@ class _Finder:
         self._lines = _Lines(text)
         self._spots: dict[Path, Spot] = {}
         self._counts: dict[Path, int] = {}
+        self._given: set[Path] = set()
         self.opened: list[int] = []
+        self.twice: Place | None = None
 
     def run(self) -> dict[Path, Spot]:
         """Walk the whole text. A text that tomllib refused ends it early with IndexError or ValueError."""
@@ -170,6 +185,8 @@ class _Finder:
                 path = (*path, self._counts[path])
                 self._note(path, place, place)
         self._at += 2 if repeated else 1
+        if not repeated:
+            self._give(path, parts[-1][1])
         return path
 
     def _entry(self, table: Path) -> None:
@@ -178,6 +195,7 @@ class _Finder:
         for part, place in self._key():
             path = (*path, part)
             self._note(path, place, place)
+        self._give(path, place)
         self._at += 1  # the equals sign
         self._blank()
         self._spots[path] = Spot(place, self._lines.place(self._at))
@@ -282,6 +300,11 @@ class _Finder:
                 self._at += 1
             else:
                 return
+
+    def _give(self, path: Path, place: Place) -> None:
+        if path in self._given and self.twice is None:
+            self.twice = place
+        self._given.add(path)
 
     def _note(self, path: Path, name: Place, value: Place) -> None:
         self._spots.setdefault(path, Spot(name, value))

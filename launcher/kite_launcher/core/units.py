@@ -8,8 +8,8 @@ from __future__ import annotations
 import re
 from typing import Final
 
-_DURATION: Final = re.compile(r"(\d{1,15}(?:\.\d{1,9})?)(ms|s|m|h|d)")
-_SIZE: Final = re.compile(r"(\d{1,18}(?:\.\d{1,9})?)(B|KiB|MiB|GiB|TiB)")
+_DURATION: Final = re.compile(r"([0-9]{1,15}(?:\.[0-9]{1,9})?)(ms|s|m|h|d)")
+_SIZE: Final = re.compile(r"([0-9]{1,18}(?:\.[0-9]{1,9})?)(B|KiB|MiB|GiB|TiB)")
 _SECONDS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _BYTES: Final = {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
 
