@@ -1,0 +1,124 @@
+"""What the rooms of the hub share: who is here, whose queues were touched, what the edge shall do.
+
+A room may put frames into queues only by `send` and `say`; so every queue that has something new is in `touched`,
+and the edge flushes each of them once per read batch. Source: spec 00 §8a.
+"""
+
+from __future__ import annotations
+
+import datetime
+from collections import Counter, deque
+from typing import TYPE_CHECKING, Any
+
+from kite_kernel._contract import CLOSE, CLOSED_KEPT
+from kite_kernel.core.effects import CloseWire, Effect, Log
+from kite_kernel.core.text import bye, closing_error, error, wire_code
+from kite_kernel.core.topics import Topics
+from kite_kernel.core.websocket import text_frame, text_header
+
+if TYPE_CHECKING:
+    from kite_kernel.core.peer import Link, Peer
+    from kite_kernel.core.settings import Settings
+
+
+class Board:
+    """The shared state of the hub's rooms. `utc_offset_s` turns monotonic seconds into seconds since 1970."""
+
+    __slots__ = (
+        "closed",
+        "counts",
+        "effects",
+        "epoch",
+        "last_call_at",
+        "links",
+        "peers",
+        "settings",
+        "topics",
+        "touched",
+        "utc_offset_s",
+    )
+
+    def __init__(self, settings: Settings, epoch: str) -> None:
+        self.settings = settings
+        self.epoch = epoch
+        self.peers: dict[str, Peer] = {}
+        self.links: dict[int, Link] = {}
+        self.topics = Topics()
+        self.touched: list[Peer] = []
+        self.effects: list[Effect] = []
+        self.counts: Counter[str] = Counter()
+        self.closed: deque[dict[str, Any]] = deque(maxlen=CLOSED_KEPT)
+        self.last_call_at = float("-inf")
+        self.utc_offset_s = 0.0
+
+    # --- queues ---
+
+    def say(self, peer: Peer, frame: bytes) -> None:
+        """Queue a whole frame (header included) for a peer."""
+        if not peer.out:
+            self.touched.append(peer)
+        peer.out.append(frame)
+
+    def send(self, peer: Peer, body: bytes) -> None:
+        """Queue one text message for a peer."""
+        if not peer.out:
+            self.touched.append(peer)
+        peer.out.append(text_header(len(body)) + body)
+
+    def refuse(self, peer: Peer, ident: bytes, code: int, reason: str, outcome: str = "not_sent", **data: Any) -> None:
+        """Answer a request with an error of the kernel's own."""
+        self.send(peer, error(ident, code, reason, outcome, **data))
+
+    # --- effects ---
+
+    def close(
+        self, link: Link, code: int, why: str, *, now: float, ident: bytes = b"null", retry_after_s: float | None = None
+    ) -> None:
+        """Close a wire the proper way: the JSON-RPC error (400x), `bye`, the close frame. Idempotent."""
+        if link.closing:
+            return
+        link.closing = True
+        protocol = link.peer.protocol if link.peer is not None else link.protocol
+        frames = b""
+        if code >= 4000:
+            frames = text_frame(closing_error(ident, code, protocol))
+        if code not in (1002, 1007):  # after a framing fault the wire does not work any more
+            frames += text_frame(bye(code, protocol, why, retry_after_s))
+            if link.peer is not None and link.peer.link is link:
+                self._count_farewell(link.peer, frames, 2 if code >= 4000 else 1)
+        self.note_closed(link, code, why, now=now)
+        self.effects.append(CloseWire(link, wire_code(code, protocol), why, frames))
+
+    def _count_farewell(self, peer: Peer, frames: bytes, count: int) -> None:
+        """The farewell counts like every text message (10-wire §8)."""
+        peer.count_outside(count, frames)
+
+    def note_closed(self, link: Link, code: int | None, why: str, *, now: float) -> None:
+        """Remember a closed connection for `kernel.closed`."""
+        if code is not None and code in CLOSE:
+            self.counts[f"closed_{code}"] += 1
+        self.closed.append(
+            {
+                "module_id": link.peer.id if link.peer is not None else None,
+                "address": link.addr,
+                "code": code,
+                "why": why,
+                "when": self.stamp(now),
+                "open_s": round(now - link.opened_at, 3),
+            }
+        )
+
+    def log(self, level: Any, event: str, text: str, **fields: object) -> None:
+        """Ask for a log line."""
+        self.effects.append(Log(level, event, text, fields))
+
+    # --- time ---
+
+    def utc(self, now: float) -> float:
+        """Return seconds since 1970 for a monotonic instant."""
+        return now + self.utc_offset_s
+
+    def stamp(self, now: float) -> str:
+        """Return an ISO 8601 stamp with zone for a monotonic instant."""
+        moment = datetime.datetime.fromtimestamp(self.utc(now), tz=datetime.UTC)
+        return moment.isoformat(timespec="milliseconds")

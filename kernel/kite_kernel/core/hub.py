@@ -1,0 +1,461 @@
+"""The composed decision: one event goes to the rooms, frames and effects come out. Owns no timer, no socket, no task.
+
+The edge calls, never waits in between, and afterwards flushes `touched` and carries out `effects`:
+`on_open`, `on_text`, `on_fault`, `on_cut`, `on_time`, `on_stall`, `on_away`, `on_launcher_lost`, `on_tokens`, `stop`.
+`now` is monotonic seconds everywhere. Source: spec 00 §8a, 10-wire, 20-kernel.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from kite_kernel._contract import (
+    CLOSE_AUTH_FAILED,
+    CLOSE_AUTH_MALFORMED,
+    CLOSE_AUTH_TIMEOUT,
+    CLOSE_RATE_LIMITED,
+    E_FORBIDDEN,
+    E_INVALID_PARAMS,
+    E_INVALID_REQUEST,
+    E_METHOD_NOT_FOUND,
+    E_PARSE_ERROR,
+    METHODS,
+)
+from kite_kernel.core.asking import Ask, Later, Refused, answer_text, read_params
+from kite_kernel.core.auth import Malformed, Rates, Tokens, judge_id, read_auth
+from kite_kernel.core.batch import Batch
+from kite_kernel.core.board import Board
+from kite_kernel.core.calls import Calls
+from kite_kernel.core.events import Events, decode_publish, is_reserved
+from kite_kernel.core.frame import BadFrame, Envelope, is_batch, parse, split_batch, spot_id
+from kite_kernel.core.liveness import Liveness
+from kite_kernel.core.members import Members
+from kite_kernel.core.near import nearest
+from kite_kernel.core.peer import Link
+from kite_kernel.core.quality import assess
+from kite_kernel.core.queues import Queues
+from kite_kernel.core.text import encode, error
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from kite_kernel.core.asking import Handler
+    from kite_kernel.core.peer import Peer
+    from kite_kernel.core.permissions import Permissions
+    from kite_kernel.core.settings import Settings
+
+FAMILIES: Final = frozenset(name.partition(".")[0] for name in METHODS) | {"fact", "replica", "ownership", "recovery"}
+"""First segments that are the kernel's own, whatever a module is called."""
+_ADMIN: Final = frozenset(name for name, row in METHODS.items() if row.access != "all")
+
+
+class Hub:
+    """The rooms, joined. `handlers` are the kernel's own methods, given by the composition root."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        *,
+        epoch: str,
+        version: str,
+        fresh_id: Callable[[], str],
+        now: float,
+        handlers: dict[str, Handler] | None = None,
+    ) -> None:
+        self.settings = settings
+        self.version = version
+        self.kernel_id = fresh_id()
+        self.started_at = now
+        self.board = Board(settings, epoch)
+        self.calls = Calls(self.board)
+        self.events = Events(self.board)
+        self.members = Members(self.board, self.calls, self.events, fresh_id)
+        self.liveness = Liveness(self.board, now=now)
+        self.queues = Queues(self.board)
+        self.tokens = Tokens({})
+        self.rates = Rates(settings.timing.rate_window, settings.timing.rate_max)
+        self.handlers: dict[str, Handler] = handlers if handlers is not None else {}
+        self.strangers: dict[int, Link] = {}
+        self.draining = False
+        self._next_link = 0
+        self._said_by: dict[str, Callable[[Peer, Any, float], bytes | Refused]] = {
+            "module.ready": self._ready,
+            "module.exiting": self._exiting,
+            "module.shutdown_ack": self._acknowledged,
+            "system.pong": self._pong,
+        }
+
+    # --- wires ---
+
+    def on_open(self, addr: str, wire: Any, *, now: float) -> Link:
+        """A wire of the module plane is open; its first frame is due."""
+        self._next_link += 1
+        link = Link(self._next_link, addr, now, now + self.settings.timing.auth, wire)
+        self.strangers[link.id] = link
+        self.board.counts["connections"] += 1
+        return link
+
+    def on_cut(self, link: Link, *, code: int | None, clean: bool, why: str, now: float) -> None:
+        """A wire is gone: by the peer's close frame (`clean`), by the network, or after our own close."""
+        self.strangers.pop(link.id, None)
+        peer = link.peer
+        if not link.closing:
+            self.board.note_closed(link, code, why, now=now)
+        link.closing = True
+        if peer is not None and peer.link is link:
+            self.queues.forget(peer)
+        self.members.on_cut(link, clean=clean, now=now)
+
+    def on_fault(self, link: Link, code: int, reason: str, *, now: float) -> None:
+        """The peer broke the protocol of the wire: close with 1002, 1003, 1007 or 1009."""
+        self.board.close(link, code, reason, now=now)
+
+    def on_text(self, link: Link, payload: bytes, *, now: float) -> None:
+        """Take one text message."""
+        peer = link.peer
+        if peer is None:
+            if not link.closing:
+                self._first_frame(link, payload, now)
+            return
+        if peer.link is not link or link.closing:
+            return
+        peer.received += 1
+        frame = parse(payload)
+        if frame.__class__ is Envelope:
+            method = frame.method
+            if method is None:
+                if not self.calls.answer(peer, frame):
+                    self._stray_answer(peer, frame)
+            elif method == "event.publish":
+                self._publish(peer, frame, now, None)
+            else:
+                self._request(peer, frame, now, None)
+        elif is_batch(payload):
+            self._batch(peer, payload, now)
+        else:
+            self._bad(peer, payload, frame)  # type: ignore[arg-type]
+
+    def _bad(self, peer: Peer, payload: bytes, bad: BadFrame, sink: Callable[[bytes], None] | None = None) -> None:
+        self.board.counts["bad_frames"] += 1
+        kid = spot_id(payload) if bad.code == E_PARSE_ERROR else None
+        if kid is not None:
+            self.calls.bad_answer(peer, kid)
+        body = error(bad.id, bad.code, bad.reason, **({"limit": bad.detail} if bad.detail else {}))
+        if sink is not None:
+            sink(body)
+        else:
+            self.board.send(peer, body)
+
+    def _stray_answer(self, peer: Peer, frame: Envelope) -> None:
+        if not frame.result and not frame.error:
+            self.board.refuse(peer, bytes(frame.id), E_INVALID_REQUEST, "not_request")
+
+    # --- the first frame ---
+
+    def _first_frame(self, link: Link, payload: bytes, now: float) -> None:
+        request = read_auth(payload)
+        if isinstance(request, Malformed):
+            link.protocol = request.protocol
+            self._turn_away(link, CLOSE_AUTH_MALFORMED, "authentication malformed", request.id, now)
+            return
+        link.protocol = request.protocol
+        found = self.tokens.find(request.token)
+        module_id = judge_id(found[0], request.module_id) if found is not None else None
+        if found is None or module_id is None:
+            self._turn_away(link, CLOSE_AUTH_FAILED, "authentication failed", request.id, now)
+            return
+        if now > link.due_at:
+            self._turn_away(link, CLOSE_AUTH_TIMEOUT, "authentication timeout", request.id, now)
+            return
+        grant, link.digest = found
+        link.grant = grant
+        wait_s = self.rates.good(link.addr, module_id, now=now)
+        if wait_s is not None:
+            self._limit(link, request.id, wait_s, now, module_id)
+            return
+        self.strangers.pop(link.id, None)
+        self.board.counts["authenticated"] += 1
+        kernel = {"id": self.kernel_id, "epoch": self.board.epoch, "version": self.version}
+        self.members.admit(link, grant, module_id, request, kernel, now=now)
+
+    def _turn_away(self, link: Link, code: int, why: str, ident: bytes, now: float) -> None:
+        wait_s = self.rates.failure(link.addr, now=now)
+        if wait_s is not None:
+            self._limit(link, ident, wait_s, now, None)
+            return
+        self.board.log("warning", "auth_refused", f"[kernel] {why}", address=link.addr, code=code)
+        self.board.close(link, code, why, now=now, ident=ident)
+
+    def _limit(self, link: Link, ident: bytes, wait_s: float, now: float, module_id: str | None) -> None:
+        self.board.counts["rate_limited"] += 1
+        self.board.log(
+            "warning",
+            "rate_limited",
+            f"[kernel] rate limited, next try in {wait_s:.1f}s",
+            address=link.addr,
+            module_id=module_id,
+            code=CLOSE_RATE_LIMITED,
+        )
+        self.board.close(link, CLOSE_RATE_LIMITED, "rate limited", now=now, ident=ident, retry_after_s=wait_s)
+
+    # --- requests ---
+
+    def _request(self, peer: Peer, frame: Envelope, now: float, sink: Callable[[bytes], None] | None) -> None:
+        method: str = frame.method  # type: ignore[assignment]
+        family = method.partition(".")[0]
+        if family in FAMILIES:
+            self._own(peer, frame, method, now, sink)
+        elif method[:2] == "$/":
+            self._aside(peer, frame, method)
+        elif method == "event":
+            self._said(peer, frame, now, sink)
+        elif "." not in method:
+            self._unframed(peer, frame, method, sink, now)
+        else:
+            before = self.board.last_call_at
+            self.calls.request(peer, frame, now=now, sink=sink)
+            if now - before > self.settings.timing.rpc_active_s:
+                self.liveness.call_began(now)
+
+    def _unframed(
+        self, peer: Peer, frame: Envelope, method: str, sink: Callable[[bytes], None] | None, now: float
+    ) -> None:
+        """A method without a dot: a second `auth`, or a name that nobody has."""
+        ident = bytes(frame.id)
+        if method == "auth":
+            self._reply(peer, ident, sink)(error(ident, E_INVALID_REQUEST, "already_authenticated"))
+        elif method == "module.shutdown_ack":
+            self._acknowledged(peer, None, now)
+        else:
+            names = nearest(method, METHODS)
+            self._reply(peer, ident, sink)(error(ident, E_METHOD_NOT_FOUND, "unknown_method", near=names))
+
+    def _own(self, peer: Peer, frame: Envelope, method: str, now: float, sink: Callable[[bytes], None] | None) -> None:
+        """Answer one of the kernel's own methods."""
+        if method == "event.publish":
+            self._publish(peer, frame, now, sink)
+            return
+        ident = bytes(frame.id)
+        reply = self._reply(peer, ident, sink)
+        handler = self.handlers.get(method)
+        if handler is None:
+            names = nearest(method, self.handlers)
+            reply(error(ident, E_METHOD_NOT_FOUND, "unknown_method", near=names))
+            return
+        if (not peer.admin and method in _ADMIN) or not self._may_call_own(peer, method):
+            reply(error(ident, E_FORBIDDEN, "no_permission", method=method))
+            return
+        params = read_params(method, bytes(frame.params))
+        if isinstance(params, Refused):
+            reply(answer_text(ident, params))
+            return
+        ask = Ask(peer, method, params, now, ident, reply)
+        outcome = handler(ask)
+        if not isinstance(outcome, Later):
+            ask.answer(outcome)
+            for act in ask.after:
+                act()
+
+    @staticmethod
+    def _may_call_own(peer: Peer, method: str) -> bool:
+        """A call list narrows calls to modules and to the kernel's wider methods, never what every client needs."""
+        if peer.permissions is None or method.startswith(("registry.", "event.", "kernel.get_", "kernel.info")):
+            return True
+        return peer.permissions.may_call(method)
+
+    def _reply(self, peer: Peer, ident: bytes, sink: Callable[[bytes], None] | None) -> Callable[[bytes], None]:
+        if sink is not None:
+            return sink
+        if not ident:
+            return _drop
+        return lambda body: None if peer.gone else self.board.send(peer, body)
+
+    def _aside(self, peer: Peer, frame: Envelope, method: str) -> None:
+        """`$/cancelRequest`, `$/progress`, `$/credit`: notifications beside the calls; strange ones are dropped."""
+        try:
+            aside = _decode_aside(frame.params)
+        except msgspec.DecodeError:
+            self.board.counts["dropped_asides"] += 1
+            return
+        if method == "$/cancelRequest":
+            self.calls.cancel(peer, bytes(aside.id))
+        elif method == "$/progress":
+            self.calls.progress(peer, bytes(aside.id), bytes(aside.value) or b"null")
+        elif method == "$/credit":
+            self.calls.credit(peer, bytes(aside.id), aside.n)
+        else:
+            self.board.counts["dropped_asides"] += 1
+
+    def _said(self, peer: Peer, frame: Envelope, now: float, sink: Callable[[bytes], None] | None) -> None:
+        """An `event` frame from a module is taken like a publish."""
+        self._publish(peer, frame, now, sink)
+
+    def _publish(self, peer: Peer, frame: Envelope, now: float, sink: Callable[[bytes], None] | None) -> None:
+        """`event.publish`, the hot one of the kernel's own methods."""
+        ident = bytes(frame.id)
+        outcome = self._published(peer, frame, now)
+        if ident or sink is not None:
+            self._reply(peer, ident, sink)(answer_text(ident, outcome))
+
+    def _published(self, peer: Peer, frame: Envelope, now: float) -> bytes | Refused:
+        try:
+            wish = decode_publish(frame.params)
+        except msgspec.DecodeError:
+            params = read_params("event.publish", bytes(frame.params))
+            if isinstance(params, Refused):
+                return params
+            try:
+                wish = decode_publish(encode(params))
+            except msgspec.DecodeError:
+                return Refused(E_INVALID_PARAMS, "invalid_params", field="params")
+        own = self._said_by.get(wish.event)
+        if own is not None:
+            return own(peer, wish.data, now)
+        quoted = self.events.quoted(wish.event)
+        if quoted is None:
+            return Refused(E_INVALID_PARAMS, "invalid_params", field="event")
+        if is_reserved(wish.event):
+            return Refused(E_FORBIDDEN, "reserved_event", event=wish.event)
+        if peer.permissions is not None and not peer.permissions.may_publish(wish.event):
+            return Refused(E_FORBIDDEN, "no_permission", event=wish.event)
+        if wish.retain and not self.events.may_keep(wish):
+            return Refused(E_INVALID_REQUEST, "limit")
+        return b'{"delivered":%d}' % self.events.publish(peer, wish, quoted, now=now)
+
+    # --- what a module says about itself ---
+
+    def _ready(self, peer: Peer, data: Any, now: float) -> bytes | Refused:
+        if self.members.said_ready(peer, now=now):
+            return b'{"delivered":%d}' % len(self.board.peers)
+        return Refused(E_INVALID_REQUEST, "not_request", message="register and subscribe first", state=peer.state.value)
+
+    def _exiting(self, peer: Peer, data: Any, now: float) -> bytes | Refused:
+        told = _plain(data)
+        reason = told.get("reason")
+        self.members.said_exiting(peer, reason if isinstance(reason, str) else None, now=now)
+        return b'{"delivered":%d}' % len(self.board.peers)
+
+    def _acknowledged(self, peer: Peer, data: Any, now: float) -> bytes | Refused:
+        return b'{"delivered":0}'
+
+    def _pong(self, peer: Peer, data: Any, now: float) -> bytes | Refused:
+        told = _plain(data)
+        self.liveness.pong(peer, told.get("ping_time"), told.get("pong_time"), told.get("received"), now=now)
+        return b'{"delivered":0}'
+
+    # --- batches ---
+
+    def _batch(self, peer: Peer, payload: bytes, now: float) -> None:
+        members = split_batch(payload)
+        if isinstance(members, BadFrame):
+            self._bad(peer, payload, members)
+            return
+        batch = Batch(lambda body: None if peer.gone else self.board.send(peer, body))
+        for member in members:
+            frame = parse(member)
+            if isinstance(frame, BadFrame):
+                self._bad(peer, member, frame, batch.slot())
+            elif frame.method is None:
+                if not self.calls.answer(peer, frame) and not frame.result and not frame.error:
+                    batch.slot()(error(bytes(frame.id), E_INVALID_REQUEST, "not_request"))
+            elif frame.id:
+                self._request(peer, frame, now, batch.slot())
+            else:
+                self._request(peer, frame, now, None)
+        batch.seal()
+
+    # --- time ---
+
+    def next_at(self) -> float:
+        """Return when `on_time` must be called next (monotonic)."""
+        strangers = next(iter(self.strangers.values())).due_at if self.strangers else float("inf")
+        return min(self.calls.next_at, self.liveness.next_at(), self.queues.next_at(), strangers)
+
+    def on_time(self, *, now: float) -> None:
+        """Do what fell due."""
+        if self.calls.next_at <= now:
+            self.calls.on_time(now)
+        if self.queues.critical:
+            self.queues.on_time(now)
+        if self.liveness.next_at() <= now:
+            self.liveness.on_time(now)
+        for link in list(self.strangers.values()):
+            if link.due_at > now:
+                break
+            del self.strangers[link.id]
+            self.board.close(link, CLOSE_AUTH_TIMEOUT, "authentication timeout", now=now)
+
+    def on_stall(self, late_s: float, *, now: float) -> None:
+        """The kernel itself was away for `late_s`: whatever it would judge others by begins anew."""
+        self.board.log(
+            "warning", "stalled", f"[kernel] was away for {late_s:.1f}s: everybody gets a fresh period", seconds=late_s
+        )
+        self.liveness.on_stall(now)
+        self.queues.on_stall(now)
+        for link in self.strangers.values():
+            link.due_at = now + self.settings.timing.auth
+
+    def on_away(self, module_id: str, *, now: float) -> None:
+        """A debounce is over."""
+        self.members.on_away(module_id, now=now)
+
+    def on_launcher_lost(self, *, now: float) -> None:
+        """The launcher's grace is over."""
+        self.members.on_launcher_lost(now=now)
+
+    # --- told to the curious ---
+
+    def quality(self, peer: Peer, *, now: float) -> dict[str, Any]:
+        """Return grade, score, reconnects and prediction of one connection (20 §5)."""
+        return assess(peer, misses_allowed=self.settings.timing.ping_misses, now=now)
+
+    # --- from outside ---
+
+    def on_tokens(self, tokens: Tokens, *, now: float) -> None:
+        """Other tokens hold from now; wires whose token is gone are closed 4001."""
+        self.tokens = tokens
+        for peer in list(self.board.peers.values()):
+            link = peer.link
+            if link is not None and link.grant is not None and not tokens.still_good(link.digest, link.grant):
+                self.calls.fail_in_hand(peer, "connection_lost")
+                self.board.close(link, CLOSE_AUTH_FAILED, "token revoked", now=now)
+
+    def use_config(self, settings: Settings, permissions: dict[str, Permissions]) -> None:
+        """Other limits and permissions hold from now; times of running clocks stay."""
+        self.settings = self.board.settings = settings
+        self.rates.window_s = settings.timing.rate_window
+        self.rates.max = settings.timing.rate_max
+        self.members.permissions = permissions
+        for peer in self.board.peers.values():
+            peer.permissions = permissions.get(peer.token) if peer.role == "module" else None
+        self.board.topics.forget_audiences()
+
+    def stop(self, reason: str, *, now: float) -> None:
+        """Begin the graceful end."""
+        self.draining = True
+        self.members.stop(reason, now=now)
+
+
+class _Aside(msgspec.Struct, gc=False):
+    id: msgspec.Raw
+    value: msgspec.Raw = msgspec.Raw(b"")
+    n: int = 0
+
+
+_decode_aside: Final = msgspec.json.Decoder(_Aside).decode
+
+
+def _plain(data: Any) -> dict[str, Any]:
+    """Read the data of an own event; anything strange is an empty object."""
+    try:
+        value = msgspec.json.decode(data) if data else {}
+    except (msgspec.DecodeError, RecursionError, ValueError):
+        return {}
+    return value if isinstance(value, dict) else {}
+
+
+def _drop(body: bytes) -> None:
+    """Notifications are never answered."""
+    del body

@@ -1,0 +1,131 @@
+"""The hand of the hub: flushes what was touched, carries out effects, keeps its clock.
+
+`settle` is called after every event that went into the hub, and nothing may stand between an event and its `settle`:
+no await. Source: spec 00 §8a.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, assert_never
+
+import structlog
+import trio
+
+from kite_kernel.core.effects import Arm, CloseWire, Disarm, Log, Revoke, Stop
+from kite_kernel.edge.scopes import Scopes
+
+if TYPE_CHECKING:
+    from kite_kernel.core.effects import Effect
+    from kite_kernel.core.hub import Hub
+    from kite_kernel.core.peer import Peer
+    from kite_kernel.edge.wire import Wire
+
+_log = structlog.get_logger()
+
+
+class Hand:
+    """Joins one hub to one nursery. `stopping` is set once the hub asked for the end."""
+
+    def __init__(self, hub: Hub, nursery: trio.Nursery) -> None:
+        self.hub = hub
+        self.nursery = nursery
+        self.scopes = Scopes(self)
+        self.stopping = trio.Event()
+        self.stop_reason = ""
+        self.stop_deadline_s = 0.0
+        self.revoked: list[frozenset[str]] = []
+        self._timer_at = float("-inf")
+        self._timer_scope: trio.CancelScope | None = None
+        self.tell_wall_clock()
+
+    def tell_wall_clock(self) -> None:
+        """Let the hub know what time it is outside."""
+        self.hub.board.utc_offset_s = time.time() - trio.current_time()
+
+    # --- after every event ---
+
+    def settle(self) -> None:
+        """Flush every touched queue once and carry out the effects."""
+        board = self.hub.board
+        while board.touched or board.effects:
+            touched = board.touched
+            board.touched = []
+            for peer in touched:
+                self._flush(peer)
+            if board.effects:
+                effects = board.effects
+                board.effects = []
+                for effect in effects:
+                    self._carry_out(effect)
+        if self._timer_scope is not None and self.hub.next_at() < self._timer_at:
+            self._timer_scope.cancel()
+
+    def _flush(self, peer: Peer) -> None:
+        link = peer.link
+        hub = self.hub
+        if link is None:
+            if peer.out:
+                hub.queues.judge(peer, now=trio.current_time())
+            return
+        if not link.wire.flush() and peer.out:
+            hub.queues.judge(peer, now=trio.current_time())
+        if peer.replay_frames > hub.settings.queue_messages or peer.replay_bytes > hub.settings.queue_bytes:
+            peer.trim_replay(hub.settings.queue_messages, hub.settings.queue_bytes)
+
+    def on_drained(self, wire: Wire, everything: bool) -> None:
+        """A blocked wire took something: relieve or judge its queue anew."""
+        peer = wire.source.peer  # type: ignore[attr-defined]
+        if peer is None or peer.link is None or peer.link.wire is not wire:
+            return
+        if everything or not peer.out:
+            self.hub.queues.relieved(peer)
+        else:
+            self.hub.queues.judge(peer, now=trio.current_time())
+        if peer.replay_frames > self.hub.settings.queue_messages or peer.replay_bytes > self.hub.settings.queue_bytes:
+            peer.trim_replay(self.hub.settings.queue_messages, self.hub.settings.queue_bytes)
+        self.settle()
+
+    def _carry_out(self, effect: Effect) -> None:
+        match effect:
+            case CloseWire():
+                effect.link.wire.close(effect.code, effect.reason, effect.frames)
+            case Log():
+                getattr(_log, effect.level)(effect.text, key=effect.event, **effect.fields)
+            case Arm():
+                self.scopes.arm(effect.clock, effect.key, effect.delay_s)
+            case Disarm():
+                self.scopes.disarm(effect.clock, effect.key)
+            case Stop():
+                self.stop_reason = effect.reason
+                self.stop_deadline_s = effect.deadline_s
+                self.stopping.set()
+            case Revoke():
+                self.revoked.append(effect.names)
+            case _:
+                assert_never(effect)
+
+    # --- the clock ---
+
+    async def run_timers(self) -> None:
+        """Sleep until the hub has something to do, again and again; notice when this very task came late."""
+        hub = self.hub
+        late_s = hub.settings.timing.late_s
+        while True:
+            self._timer_at = min(hub.next_at(), trio.current_time() + 60.0)
+            with trio.CancelScope() as scope:
+                self._timer_scope = scope
+                await trio.sleep_until(self._timer_at)
+            self._timer_scope = None
+            if scope.cancelled_caught:
+                continue
+            late = trio.current_time() - self._timer_at
+            self.tell_wall_clock()
+            if late > late_s:
+                self.scopes.begin_anew()
+                hub.on_stall(late, now=trio.current_time())
+                await trio.lowlevel.checkpoint()
+            # Whatever arrived while this task slept is read first: an answer in the buffer is no silence.
+            await trio.lowlevel.checkpoint()
+            hub.on_time(now=trio.current_time())
+            self.settle()

@@ -1,0 +1,315 @@
+"""The front door: accepts, reads the request head, judges it, and gives the stream to its plane.
+
+Laws:
+- Nothing is allocated for a stranger but one task and its buffer, and it has `[timing] auth` for head and first frame.
+- An exception of one connection ends that connection: one line in the log, the door stays open.
+- Without a descriptor left, a spare one is used to say no; the door never spins.
+
+Source: spec 00 §4, 10-wire §1, 20-kernel §6, 05-surface §9, cases W-09, W-50, W-67 to W-70, X-40.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+from typing import TYPE_CHECKING, Final
+
+import structlog
+import trio
+
+from kite_kernel._contract import CLOSE_AUTH_TIMEOUT, PRE_AUTH_CONNECTIONS
+from kite_kernel.core.http import (
+    Head,
+    Incomplete,
+    Refusal,
+    judge_host,
+    judge_origin,
+    judge_query,
+    judge_upgrade,
+    parse_head,
+    refusal_response,
+    response,
+    switching_protocols,
+)
+from kite_kernel.edge.port import Port, SocketPort, TlsPort
+
+if TYPE_CHECKING:
+    import ssl
+    from collections.abc import Awaitable, Callable
+
+    from kite_kernel.edge.hand import Hand
+
+    Plane = Callable[[Port, Head, str, bytes], Awaitable[None]]
+    Page = Callable[[Head], tuple[int, bytes, str]]
+
+_log = structlog.get_logger()
+_ACCEPTS_A_TURN: Final = 64
+_NO_DESCRIPTOR: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
+_REST_S: Final = 0.05  # after a refusal for want of descriptors: some time for others to leave
+_SILENT_S: Final = 0.25  # a stranger younger than this is no silent one yet: its next frame may be on its way
+_ANSWER_S: Final = 1.0  # how long a plain answer may take to be read
+_RETRY_SPREAD_S: Final = (1, 10)  # Retry-After values, spread so that a crowd does not come back as one
+
+
+class Door:
+    """Serves listening sockets. `planes` maps the first path segment to who serves it, `pages` plain GET paths.
+
+    A plane is called after the head was judged; it sends its own 101 (see `accept_upgrade`).
+    """
+
+    def __init__(
+        self,
+        hand: Hand,
+        *,
+        hosts: frozenset[str] = frozenset(),
+        origins: frozenset[str] = frozenset(),
+        tls: ssl.SSLContext | None = None,
+        max_connections: int = 100_000,
+        spread: Callable[[int, int], int],
+    ) -> None:
+        self.hand = hand
+        self.planes: dict[str, Plane] = {}
+        self.pages: dict[str, Page] = {}
+        self.open_connections = 0
+        self.refused = 0
+        self._hosts = hosts
+        self._origins = origins
+        self._tls = tls
+        self._max_connections = max_connections
+        self._spread = spread
+        self._heads: dict[int, tuple[float, Port]] = {}
+        self._next_head = 0
+        self._spare: int | None = os.open(os.devnull, os.O_RDONLY)
+
+    # --- accepting ---
+
+    async def serve(self, listener: socket.socket) -> None:
+        """Accept for ever. Cancel: safe."""
+        listener.setblocking(False)
+        while True:
+            await trio.lowlevel.wait_readable(listener)
+            for _ in range(_ACCEPTS_A_TURN):
+                if not self._room_for_strangers():
+                    await trio.sleep(_REST_S)
+                    break
+                try:
+                    sock, address = listener.accept()
+                except BlockingIOError:
+                    break
+                except OSError as error:
+                    if error.errno in _NO_DESCRIPTOR:
+                        self._use_spare(listener)
+                        await trio.sleep(_REST_S)
+                    break
+                self._take(sock, address)
+            await trio.lowlevel.checkpoint()
+
+    def _take(self, sock: socket.socket, address: object) -> None:
+        if self.open_connections >= self._max_connections:
+            self._say_no(sock)
+            return
+        addr = address[0] if isinstance(address, tuple) else "unix"
+        if sock.family == socket.AF_UNIX and not is_own_peer(sock):
+            sock.close()
+            return
+        port: Port
+        try:
+            port = SocketPort(sock) if self._tls is None or sock.family == socket.AF_UNIX else TlsPort(sock, self._tls)
+        except OSError:
+            sock.close()
+            return
+        self.hand.nursery.start_soon(self.serve_port, port, str(addr))
+
+    def _use_spare(self, listener: socket.socket) -> None:
+        """Give the spare descriptor to one waiting connection, say no, and take it back."""
+        if self._spare is not None:
+            os.close(self._spare)
+            self._spare = None
+        try:
+            sock, _ = listener.accept()
+        except OSError:
+            pass
+        else:
+            self._say_no(sock)
+        try:
+            self._spare = os.open(os.devnull, os.O_RDONLY)
+        except OSError:
+            self._spare = None
+
+    def _say_no(self, sock: socket.socket) -> None:
+        """Answer 503 without waiting for anything, and let go."""
+        self.refused += 1
+        self.hand.hub.board.counts["refused_503"] += 1
+        try:
+            sock.setblocking(False)
+            sock.send(self.busy_answer())
+            sock.shutdown(socket.SHUT_WR)
+            sock.recv(65536)
+        except OSError:
+            pass
+        finally:
+            sock.close()
+
+    def busy_answer(self) -> bytes:
+        """Make a 503 whose Retry-After differs from one to the next."""
+        seconds = self._spread(*_RETRY_SPREAD_S)
+        return response(503, "busy, come back later\n", [("Retry-After", str(seconds))])
+
+    def _room_for_strangers(self) -> bool:
+        """Keep the pre-auth slots within their cap: the oldest silent one goes. Returns: False to wait a moment."""
+        strangers = self.hand.hub.strangers
+        if len(strangers) + len(self._heads) < PRE_AUTH_CONNECTIONS:
+            return True
+        now = trio.current_time()
+        head = next(iter(self._heads.items()), None)
+        link = next(iter(strangers.values()), None)
+        head_at = head[1][0] if head is not None else float("inf")
+        link_at = link.opened_at if link is not None else float("inf")
+        if now - min(head_at, link_at) < _SILENT_S:
+            return False
+        if head is not None and head_at <= link_at:
+            del self._heads[head[0]]
+            head[1][1].close()
+        elif link is not None:
+            del strangers[link.id]
+            hub = self.hand.hub
+            hub.board.close(link, CLOSE_AUTH_TIMEOUT, "silent while others wait", now=now)
+            self.hand.settle()
+        return True
+
+    # --- one connection ---
+
+    async def serve_port(self, port: Port, addr: str) -> None:
+        """Serve one stream to its end. Never raises but for cancellation."""
+        self.open_connections += 1
+        try:
+            await self._serve(port, addr)
+        except* (OSError, trio.ClosedResourceError, trio.BrokenResourceError):
+            _log.debug("connection broke", key="connection_broke", address=addr)
+        except* Exception as group:
+            _log.error(
+                "[kernel] connection ended by a fault of the kernel",
+                key="bug",
+                address=addr,
+                kind=type(group.exceptions[0]).__name__,
+                where=where_raised(group),
+            )
+        finally:
+            self.open_connections -= 1
+            port.close()
+
+    async def _serve(self, port: Port, addr: str) -> None:
+        with trio.CancelScope(deadline=trio.current_time() + self.hand.hub.settings.timing.auth) as scope:
+            self._next_head += 1
+            mark = self._next_head
+            self._heads[mark] = (trio.current_time(), port)
+            try:
+                if isinstance(port, TlsPort):
+                    await port.shake_hands()
+                head, leftover = await self._read_head(port)
+            finally:
+                self._heads.pop(mark, None)
+        if scope.cancelled_caught or head is None:
+            return
+        if isinstance(head, Refusal):
+            _log.info("request refused", key="refused", address=addr, status=head.status, why=head.why)
+            await answer(port, refusal_response(head))
+            return
+        await self._dispatch(port, head, addr, leftover)
+
+    async def _read_head(self, port: Port) -> tuple[Head | Refusal | None, bytes]:
+        buffer = bytearray()
+        piece = memoryview(bytearray(4096))
+        while True:
+            try:
+                count = port.receive_into(piece)
+            except BlockingIOError:
+                await port.wait_readable()
+                continue
+            if not count:
+                return None, b""
+            buffer += piece[:count]
+            head = parse_head(buffer)
+            if isinstance(head, Head):
+                return head, bytes(buffer[head.size_bytes :])
+            if not isinstance(head, Incomplete):
+                return head, b""
+
+    async def _dispatch(self, port: Port, head: Head, addr: str, leftover: bytes) -> None:
+        page = self.pages.get(head.path)
+        if page is not None:
+            await answer(port, self._page(head, page))
+            return
+        segment = head.path.split("/", 2)[1]
+        plane = self.planes.get(segment)
+        refusal = judge_host(head, self._hosts) or judge_origin(head, self._origins) or judge_query(head)
+        if refusal is None and plane is None:
+            refusal = Refusal(404, "no such path")
+        if refusal is None:
+            refusal = judge_upgrade(head, hosts=self._hosts, origins=self._origins)
+        if refusal is not None or plane is None:
+            refusal = refusal or Refusal(404, "no such path")
+            _log.info("request refused", key="refused", address=addr, status=refusal.status, why=refusal.why)
+            await answer(port, refusal_response(refusal))
+            return
+        if self.hand.hub.draining:
+            self.hand.hub.board.counts["refused_503"] += 1
+            await answer(port, self.busy_answer())
+            return
+        await plane(port, head, addr, leftover)
+
+    def _page(self, head: Head, page: Page) -> bytes:
+        refusal = judge_host(head, self._hosts) or judge_origin(head, self._origins) or judge_query(head)
+        if refusal is None and head.method not in ("GET", "HEAD"):
+            refusal = Refusal(405, "GET only", (("Allow", "GET, HEAD"),))
+        if refusal is not None:
+            return refusal_response(refusal)
+        status, body, kind = page(head)
+        return response(status, body, content_type=kind, head_only=head.method == "HEAD")
+
+
+async def answer(port: Port, data: bytes) -> None:
+    """Send a plain answer whole, give the peer a moment to read it, and end. Bounded by a second."""
+    with trio.move_on_after(_ANSWER_S):
+        rest = memoryview(data)
+        while rest:
+            try:
+                rest = rest[port.send(rest) :]
+            except BlockingIOError:
+                await port.wait_writable()
+        port.end_writing()
+        sink = memoryview(bytearray(4096))
+        while True:
+            try:
+                if not port.receive_into(sink):
+                    return
+            except BlockingIOError:
+                await port.wait_readable()
+            else:
+                await trio.lowlevel.checkpoint()
+
+
+def accept_upgrade(head: Head, subprotocol: str | None = None) -> bytes:
+    """Return the 101 that a plane sends first."""
+    return switching_protocols(head, subprotocol)
+
+
+def is_own_peer(sock: socket.socket) -> bool:
+    """Tell whether the process at the other end of a Unix socket is this user's (or root's)."""
+    raw = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
+    uid = int.from_bytes(raw[4:8], "little")
+    return uid in (0, os.getuid())
+
+
+def where_raised(group: BaseExceptionGroup[Exception]) -> str:
+    """Return file and line of the first exception of a group; never its text, which may hold a payload."""
+    first: BaseException = group.exceptions[0]
+    while isinstance(first, BaseExceptionGroup):
+        first = first.exceptions[0]
+    trace = first.__traceback__
+    where = "?"
+    while trace is not None:
+        where = f"{os.path.basename(trace.tb_frame.f_code.co_filename)}:{trace.tb_lineno}"
+        trace = trace.tb_next
+    return where

@@ -1,0 +1,57 @@
+"""One cancel scope for each module in debounce and one for the launcher's loss; told by Arm and Disarm.
+
+Source: spec 20-kernel §1-2.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import trio
+
+if TYPE_CHECKING:
+    from kite_kernel.core.effects import Clock
+    from kite_kernel.edge.hand import Hand
+
+
+class Scopes:
+    """The running clocks by (clock, key)."""
+
+    def __init__(self, hand: Hand) -> None:
+        self._hand = hand
+        self._running: dict[tuple[Clock, str], trio.CancelScope] = {}
+        self._delays: dict[tuple[Clock, str], float] = {}
+
+    def arm(self, clock: Clock, key: str, delay_s: float) -> None:
+        """Start (or start anew) a clock."""
+        self.disarm(clock, key)
+        scope = trio.CancelScope()
+        self._running[clock, key] = scope
+        self._delays[clock, key] = delay_s
+        self._hand.nursery.start_soon(self._run, clock, key, delay_s, scope)
+
+    def disarm(self, clock: Clock, key: str) -> None:
+        """Cancel a clock, if it runs."""
+        self._delays.pop((clock, key), None)
+        scope = self._running.pop((clock, key), None)
+        if scope is not None:
+            scope.cancel()
+
+    def begin_anew(self) -> None:
+        """The kernel itself was away: every clock gets its whole time again."""
+        for (clock, key), delay_s in list(self._delays.items()):
+            self.arm(clock, key, delay_s)
+
+    async def _run(self, clock: Clock, key: str, delay_s: float, scope: trio.CancelScope) -> None:
+        with scope:
+            await trio.sleep(delay_s)
+        if self._running.get((clock, key)) is not scope:
+            return
+        del self._running[clock, key]
+        self._delays.pop((clock, key), None)
+        hub, now = self._hand.hub, trio.current_time()
+        if clock == "debounce":
+            hub.on_away(key, now=now)
+        else:
+            hub.on_launcher_lost(now=now)
+        self._hand.settle()
