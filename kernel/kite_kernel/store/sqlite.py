@@ -76,7 +76,8 @@ class SqliteStore:
         steps = [waiting.step for waiting in batch]
         # Shielded: a thread can't be cancelled, and its answers must reach those who wait.
         with trio.CancelScope(shield=True):
-            results = await trio.to_thread.run_sync(lambda: self._file.execute(steps, now=self._clock()))
+            now = self._clock()
+            results = await trio.to_thread.run_sync(lambda: self._file.execute(steps, now=now))
         self.batches += 1
         self.steps += len(batch)
         for waiting, result in zip(batch, results, strict=True):
