@@ -93,7 +93,7 @@ def _init(parser: argparse.ArgumentParser) -> None:
 
 
 def _completion(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("shell", choices=["bash", "zsh", "fish"], metavar="bash|zsh|fish")
+    parser.add_argument("shell", choices=["bash", "zsh", "fish", "names"], metavar="bash|zsh|fish")
 
 
 COMMANDS: Final[dict[str, Command]] = {
