@@ -176,6 +176,23 @@ METHODS: Final[dict[str, Method]] = {
     'stream.list': Method('stream.list', 'all', {}, ('streams',)),
     'stream.stats': Method('stream.stats', 'all', {'stream': 'str'}, ('stream', 'subscribers', 'dropped', 'seq', 'epoch', 'ring', 'bytes')),
     'stream.delete': Method('stream.delete', 'all', {'stream': 'str'}, ()),
+    'replica.register': Method('replica.register', 'all', {'replica_id': 'any?', 'meta': 'any?'}, ('replica_id', 'token', 'heartbeat_s', 'suspect_s', 'expire_s')),
+    'replica.heartbeat': Method('replica.heartbeat', 'all', {'replica_id': 'any', 'token': 'any', 'tasks': 'any', 'state': 'any?'}, ('state',)),
+    'replica.leave': Method('replica.leave', 'all', {'replica_id': 'any', 'token': 'any'}, ('state',)),
+    'replica.list': Method('replica.list', 'all', {}, ('replicas',)),
+    'ownership.create': Method('ownership.create', 'all', {'key': 'any', 'data': 'any?', 'route_key': 'any?'}, ('key', 'state', 'epoch', 'revision')),
+    'ownership.claim': Method('ownership.claim', 'all', {'key': 'any', 'replica_id': 'any', 'replica_token': 'any', 'nonce': 'any?'}, ('key', 'guard', 'state', 'data', 'checkpoint', 'revision')),
+    'ownership.write': Method('ownership.write', 'all', {'key': 'any', 'guard': 'any', 'state': 'any?', 'data': 'any?', 'append': 'any?', 'checkpoint': 'any?', 'nonce': 'any?'}, ('revision', 'epoch')),
+    'ownership.release': Method('ownership.release', 'all', {'key': 'any', 'guard': 'any', 'state': 'any', 'nonce': 'any?'}, ('state', 'revision')),
+    'ownership.pause': Method('ownership.pause', 'all', {'key': 'any', 'guard': 'any', 'checkpoint': 'any', 'open_call': 'any?', 'nonce': 'any?'}, ('recovery_id',)),
+    'ownership.get': Method('ownership.get', 'all', {'key': 'any'}, ('key', 'state', 'owner', 'epoch', 'revision', 'route_key', 'checkpoint', 'data', 'recovery_id')),
+    'ownership.list': Method('ownership.list', 'all', {'prefix': 'any?', 'state': 'any?'}, ('records', 'more')),
+    'recovery.list': Method('recovery.list', 'all', {'state': 'any?'}, ('recoveries',)),
+    'recovery.lease': Method('recovery.lease', 'all', {'dispatcher': 'any?', 'limit': 'any?'}, ('recoveries',)),
+    'recovery.claim': Method('recovery.claim', 'all', {'recovery_id': 'any', 'token': 'any', 'checkpoint_epoch': 'any', 'replica_id': 'any', 'replica_token': 'any', 'nonce': 'any?'}, ('key', 'guard', 'state', 'data', 'checkpoint', 'revision', 'cause', 'open_call')),
+    'recovery.complete': Method('recovery.complete', 'all', {'recovery_id': 'any', 'guard': 'any', 'outcome': 'any', 'why': 'any?'}, ('state',)),
+    'fact.get': Method('fact.get', 'admin', {'bucket': 'any', 'key': 'any'}, ('bucket', 'key', 'value', 'revision')),
+    'fact.list': Method('fact.list', 'admin', {'bucket': 'any', 'prefix': 'any?'}, ('facts',)),
 }
 
 

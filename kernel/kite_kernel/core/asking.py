@@ -49,13 +49,14 @@ Handler: TypeAlias = "Callable[[Ask], Answer]"
 
 @attrs.define
 class Ask:
-    """One request to the kernel. `params` is checked; `raw` holds the bytes of members of type `any`."""
+    """One request to the kernel. `params` is checked against the contract; `raw` is their text, b"" where absent."""
 
     peer: Peer
     method: str
     params: dict[str, Any]
     now: float
     id: bytes  # b"" for a notification
+    raw: bytes
     reply: Callable[[bytes], None]  # takes a whole JSON-RPC answer; does nothing for a notification
     after: list[Callable[[], None]] = attrs.field(factory=list)  # run once the answer stands in the queue
 

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from kite_kernel.core.permissions import Permissions
     from kite_kernel.core.settings import Settings
 
-FAMILIES: Final = frozenset(name.partition(".")[0] for name in METHODS) | {"fact", "replica", "ownership", "recovery"}
+FAMILIES: Final = frozenset(name.partition(".")[0] for name in METHODS)
 """First segments that are the kernel's own, whatever a module is called."""
 _ADMIN: Final = frozenset(name for name, row in METHODS.items() if row.access != "all")
 
@@ -251,7 +251,7 @@ class Hub:
         if isinstance(params, Refused):
             reply(answer_text(ident, params))
             return
-        ask = Ask(peer, method, params, now, ident, reply)
+        ask = Ask(peer, method, params, now, ident, bytes(frame.params), reply)
         outcome = handler(ask)
         if not isinstance(outcome, Later):
             ask.answer(outcome)
