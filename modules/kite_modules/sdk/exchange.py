@@ -29,6 +29,8 @@ RESUME_FRAMES_MAX: Final = 100_000
 RESUME_BYTES_MAX: Final = 16 * 1024 * 1024
 """The memory that a module spends on being cut without loss; beyond it a cut is an honest −32002."""
 
+_MESSAGE_BYTES: Final = 1024 * 1024  # the default of kite.toml, until the auth answer says the kernel's own
+
 
 @attrs.frozen
 class Incoming:
@@ -63,6 +65,7 @@ class Exchange:
         self.statistics = Statistics()
         self.generation = 0
         self.is_open = False
+        self.message_bytes_max = _MESSAGE_BYTES
         self._queue_max = queue_max
         self._on_work = on_work
         self._ids = itertools.count(1)
@@ -141,12 +144,31 @@ class Exchange:
             if isinstance(item, Pending):
                 if item.done:
                     continue
+                text = item.render(now=now)
+                if self._too_large(text):
+                    self._end_too_large(item)
+                    continue
                 item.sent = True
-                item = item.render(now=now)
+                item = text
             self.book.sent(item)
             self.statistics.frames_out += 1
             return item
         return None
+
+    def _too_large(self, text: str) -> bool:
+        return len(text) * 4 > self.message_bytes_max and len(text.encode()) > self.message_bytes_max
+
+    def _end_too_large(self, pending: Pending) -> None:
+        """A frame above the kernel's bound would end the whole connection: it is refused here."""
+        self._forget(pending)
+        error = kernel_error(
+            _contract.E_INVALID_REQUEST, "limit", "not_sent", method=pending.method, limit=self.message_bytes_max
+        )
+        pending.fail(error)
+
+    def _forget(self, pending: Pending) -> None:
+        if self._pending.pop(pending.id, None) is not None and pending.keep:
+            self._unwaited -= 1
 
     def _next_lane(self) -> deque[tuple[int, str | Pending]] | None:
         session, user = self._session_lane, self._user_lane
@@ -179,7 +201,7 @@ class Exchange:
                 pending.sent = False
                 repeat.append((next(self._order), pending))
             else:
-                self._pending.pop(pending.id, None)
+                self._forget(pending)
                 outcome = "unknown" if pending.sent else "not_sent"
                 error = kernel_error(_contract.E_CONNECTION_LOST, "connection_lost", outcome, method=pending.method)
                 pending.fail(error)
@@ -197,6 +219,7 @@ class Exchange:
             word = "connection_lost" if pending.sent else "offline"
             pending.fail(kernel_error(code, word, outcome, method=pending.method, why=reason))
         self._pending.clear()
+        self._unwaited = 0
 
     # ------------------------------------------------------------------ what a wire brings
 
@@ -241,12 +264,11 @@ class Exchange:
         self.post(frames.notification("event.publish", frames.encode(pong)), self.generation)
 
     def _on_answer(self, frame: Frame) -> None:
-        pending = None if isinstance(frame.id, msgspec.UnsetType) else self._pending.pop(frame.id, None)
+        pending = None if isinstance(frame.id, msgspec.UnsetType) else self._pending.get(frame.id)
         if pending is None:
             self.statistics.late_answers += 1
             return
-        if pending.keep:
-            self._unwaited -= 1
+        self._forget(pending)
         if isinstance(frame.error, frames.WireError):
             try:
                 data = frames.value_of(frame.error.data)

@@ -29,6 +29,7 @@ from kite_modules.sdk.transport import Connector, Endpoint, Lost, Wire, WireLost
 _PING_IDLE_S: Final = 60.0  # until the auth answer says otherwise
 _SYNC_AGAIN_S: Final = 1.0  # a kernel that is too busy to register a module just now
 _COOLDOWN_MAX: Final = 5
+_ROOM: Final = 256  # frames of one session in line before a progress stream waits
 
 
 class Link:
@@ -68,6 +69,7 @@ class Link:
         self._leave_as: Lost | None = None
         self._work = trio.Event()
         self._drained = trio.Event()
+        self._room = trio.Event()
         self._nudge = trio.Event()
         self._changed = trio.Event()
         self._told: str | None = None
@@ -106,6 +108,21 @@ class Link:
                     return True
         return False
 
+    async def room(self) -> None:
+        """Wait until few frames of this session are in line: what a stream of progress waits for. Cancel: safe."""
+        while self.exchange.session_backlog >= _ROOM and self.session.state is not State.STOPPED:
+            self._room = trio.Event()
+            await self._room.wait()
+
+    def post(self, text: str, generation: int) -> bool:
+        """Put a frame of one session in line; False when that session is gone."""
+        return self.exchange.post(text, generation)
+
+    @property
+    def message_bytes_max(self) -> int:
+        """The largest frame that the kernel takes."""
+        return self.exchange.message_bytes_max
+
     async def leave(self, *, come_back: bool, reason: str = "") -> None:
         """Close the wire with 1000; for good, or (`come_back`) as if the kernel had gone away."""
         wire = self._wire
@@ -135,6 +152,7 @@ class Link:
         finally:
             self.session.stop()
             self.exchange.stop(self.session.reason)
+            self._room.set()
             self._announce()
 
     async def _wait_for_due(self) -> None:
@@ -200,9 +218,12 @@ class Link:
     def _take_auth(self, result: dict[str, Any], outer: trio.Nursery) -> None:
         protocol = result.get("protocol")
         self.protocol = protocol if protocol in (1, 2) else PROTOCOL
-        for name in ("kernel", "timing"):
-            value = result.get(name)
-            setattr(self, name, value if isinstance(value, dict) else {})
+        self.kernel, self.timing, limits = (
+            value if isinstance(value := result.get(name), dict) else {} for name in ("kernel", "timing", "limits")
+        )
+        told = limits.get("max_message_bytes")
+        if isinstance(told, int) and told > 0:
+            self.exchange.message_bytes_max = told
         if isinstance(result.get("module_id"), str):
             self.module_id = result["module_id"]
         self.session.authenticated(self.protocol)
@@ -269,6 +290,7 @@ class Link:
                     self._drained = trio.Event()
                 else:
                     await wire.send(frame)
+                    self._room.set()
         except WireLost:
             await wire.abort()  # the reader finds out, and knows the close code if there was one
 

@@ -1,0 +1,241 @@
+"""The face of the SDK: `Module`. Decorate functions, call `run`. Source: spec 30-clients §2, 05-surface §4 and §8."""
+
+from __future__ import annotations
+
+import inspect
+import logging
+import random
+import signal
+import sys
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
+from typing import Any, Final, NoReturn, TypeVar, overload
+
+import msgspec
+import trio
+
+from kite_modules.sdk import log
+from kite_modules.sdk.blame import where_it_failed
+from kite_modules.sdk.call import Call
+from kite_modules.sdk.client import Kite
+from kite_modules.sdk.errors import KiteError, NotConnected, SettingsError
+from kite_modules.sdk.events import Event, Subscription
+from kite_modules.sdk.handlers import CONCURRENCY, Handler, RunSync, in_thread
+from kite_modules.sdk.reconnect import INTERNAL, Policy
+from kite_modules.sdk.runtime import Listener, Runtime
+from kite_modules.sdk.settings import Settings, from_environment
+from kite_modules.sdk.transport import Connector
+
+EX_FAILED: Final = 1
+EX_SOFTWARE: Final = 70
+F = TypeVar("F", bound=Callable[..., Any])
+Task = Callable[[Kite], Awaitable[None]]
+_INJECTABLE: Final = (Call, Kite)
+
+
+class Module:
+    """One module: its methods, listeners and tasks, and the connection that serves them.
+
+    Args: `name` is what the module calls itself in logs (its identity is the token's); `service` offers its methods
+    under a shared name too; `options` a class that the options of kite.toml are checked against; `concurrency` how many
+    handlers run at once; `policy` how it comes back.
+    """
+
+    def __init__(
+        self,
+        name: str = "",
+        *,
+        service: str | None = None,
+        version: str = "",
+        options: type[Any] | None = None,
+        concurrency: int = CONCURRENCY,
+        policy: Policy = INTERNAL,
+    ) -> None:
+        if concurrency < 1:
+            raise ValueError(f"concurrency must be at least 1, not {concurrency}")
+        self.name = name
+        self.service = service
+        self.version = version
+        self.concurrency = concurrency
+        self.policy = policy
+        self._options = options
+        self._methods: dict[str, tuple[Callable[..., Any], bool]] = {}
+        self._listeners: list[Listener] = []
+        self._tasks: list[Task] = []
+        self._farewells: list[Callable[..., Any]] = []
+        self._kite: Kite | None = None
+
+    # ------------------------------------------------------------------ what authors decorate
+
+    @overload
+    def method(self, function: F, /) -> F: ...
+    @overload
+    def method(self, function: None = None, /, *, name: str | None = None) -> Callable[[F], F]: ...
+    def method(self, function: F | None = None, /, *, name: str | None = None) -> F | Callable[[F], F]:
+        """Offer a function as a method: its hints are its checks, its docstring its doc.
+
+        `async def` runs on trio, a plain `def` in a worker thread, an async generator sends each value as progress.
+        Raises: TypeError when a hint is no type that JSON can carry.
+        """
+        if function is not None and not callable(function):
+            raise TypeError("method takes a function; give a name as name=…")
+
+        def add(function: F) -> F:
+            self._add(name or function.__name__, function)
+            return function
+
+        return add if function is None else add(function)
+
+    def health(self, function: F) -> F:
+        """Replace the default health answer; return `{"status": "ok" | "degraded" | "failing", "why": …}`."""
+        self._add("health", function)
+        return function
+
+    def on(self, *patterns: str, concurrency: int = 1) -> Callable[[F], F]:
+        """Call a function for each event of these patterns; in order, unless `concurrency` is above 1."""
+        if not patterns:
+            raise ValueError("on needs at least one pattern")
+        if concurrency < 1:
+            raise ValueError(f"concurrency must be at least 1, not {concurrency}")
+        Subscription(patterns)  # refuses a bad pattern where it is written
+
+        def add(function: F) -> F:
+            self._listeners.append(Listener(patterns, function, concurrency))
+            return function
+
+        return add
+
+    def task(self, function: F) -> F:
+        """Run an `async def function(kite)` for as long as the module is connected; its end alone ends nothing."""
+        if not inspect.iscoroutinefunction(function):
+            raise TypeError("a task is an async def with one parameter, the Kite")
+        self._tasks.append(function)
+        return function
+
+    def on_shutdown(self, function: F) -> F:
+        """Call a function (with the reason) when the module is told to end, before its wire is closed."""
+        self._farewells.append(function)
+        return function
+
+    def _add(self, name: str, function: Callable[..., Any]) -> None:
+        if not name or name != name.strip() or any(ord(c) < 32 for c in name):
+            raise ValueError(f"{name!r} is no method name")
+        urgent = name == "health"
+        with suppress(NameError):  # a hint that is defined further down: read again at the start
+            Handler.read(name, function, _INJECTABLE, urgent=urgent)
+        self._methods[name] = (function, urgent)
+
+    # ------------------------------------------------------------------ connection
+
+    @property
+    def kite(self) -> Kite:
+        """The connection of this module, for handlers. Raises: NotConnected outside `connected` and `run`."""
+        if self._kite is None:
+            raise NotConnected("the module is not running")
+        return self._kite
+
+    @asynccontextmanager
+    async def connected(
+        self,
+        settings: Settings | None = None,
+        *,
+        connect: Connector | None = None,
+        run_sync: RunSync = in_thread,
+        chance: Callable[[], float] = random.random,
+    ) -> AsyncGenerator[Kite, None]:
+        """Connect, subscribe, register, publish `module.ready`, and serve for the time of the block.
+
+        A nursery of its own: everything ends with the block, and the block ends (without an error) when the module is
+        told to end. Raises: NotConnected when a final close code ends it; SettingsError when the environment lacks
+        something. `connect`, `run_sync` and `chance` are seams for tests.
+        """
+        settings = settings or from_environment()
+        runtime = Runtime(
+            settings,
+            handlers=[Handler.read(n, f, _INJECTABLE, urgent=u) for n, (f, u) in self._offered().items()],
+            listeners=self._listeners,
+            farewells=self._farewells,
+            registration={"service": self.service, "version": self.version},
+            policy=self.policy,
+            concurrency=self.concurrency,
+            connect=connect,
+            run_sync=run_sync,
+            chance=chance,
+        )
+        runtime.kite.options = self._read_options(settings)
+        async with runtime.running() as kite:
+            self._kite = kite
+            try:
+                yield kite
+            finally:
+                self._kite = None
+
+    def _offered(self) -> dict[str, tuple[Callable[..., Any], bool]]:
+        return {"health": (_healthy, True), **self._methods}
+
+    def _read_options(self, settings: Settings) -> Any:
+        if self._options is None:
+            return settings.options
+        try:
+            return msgspec.convert(dict(settings.options), self._options)
+        except msgspec.ValidationError as error:
+            name = settings.module_id or self.name or "NAME"
+            raise SettingsError(f"[module.{name}.options]: {error}", exit_code=78) from None
+
+    # ------------------------------------------------------------------ running as a process
+
+    def run(self, main: Task | None = None) -> NoReturn:
+        """Run this module as a process until it is told to end; never returns.
+
+        Exit codes: 0 told to end or `main` done · 1 a final close code or a failed task · 77, 78 settings.
+        """
+        log.install()
+        try:
+            code = trio.run(self._run, main)
+        except KeyboardInterrupt:
+            code = 0
+        sys.exit(code)
+
+    async def _run(self, main: Task | None) -> int:
+        try:
+            async with self.connected() as kite, trio.open_nursery() as nursery:
+                nursery.start_soon(_end_on_signal, kite, nursery.cancel_scope)
+                for task in self._tasks:
+                    nursery.start_soon(task, kite)
+                if main is not None:
+                    await main(kite)
+                    nursery.cancel_scope.cancel()
+                await trio.sleep_forever()
+        except SettingsError as error:
+            log.say(logging.ERROR, str(error))
+            return error.exit_code
+        except NotConnected:
+            return EX_FAILED  # the link said why
+        except KiteError as error:
+            log.say(logging.ERROR, f"the module ends: {error}")
+            return EX_FAILED
+        except Exception as error:
+            cause = error.exceptions[0] if isinstance(error, ExceptionGroup) else error
+            text = f"the module ends: {type(cause).__name__}: {cause}"
+            log.say(logging.ERROR, text, at=where_it_failed(error))
+            return EX_FAILED
+        return 0
+
+
+async def _healthy() -> dict[str, str]:
+    """Say that this module runs."""
+    return {"status": "ok"}
+
+
+async def _end_on_signal(kite: Kite, scope: trio.CancelScope) -> None:
+    """TERM and Ctrl+C end the module in order, a second one at once."""
+    with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+        async for number in signals:
+            if kite.stopping.is_set():
+                sys.exit(EX_FAILED)
+            kite.stopping.set()
+            log.say(logging.INFO, f"ending: {signal.Signals(number).name}")
+            scope.cancel()
+
+
+__all__ = ["Event", "Module"]
