@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
-
 
 def client_frame(payload: bytes, *, opcode: int = 1, fin: bool = True, mask: bytes = b"\x9e\x01\x5a\xfc") -> bytes:
     """Return one masked frame with the shortest header, whatever the protocol says about its contents."""
@@ -15,7 +13,9 @@ def client_frame(payload: bytes, *, opcode: int = 1, fin: bool = True, mask: byt
         header = first + b"\xfe" + size.to_bytes(2, "big")
     else:
         header = first + b"\xff" + size.to_bytes(8, "big")
-    return header + mask + bytes(byte ^ key for byte, key in zip(payload, itertools.cycle(mask), strict=False))
+    key = (mask * (size // 4 + 1))[:size]
+    masked = (int.from_bytes(payload, "big") ^ int.from_bytes(key, "big")).to_bytes(size, "big")
+    return header + mask + masked
 
 
 def client_close(code: int, reason: str) -> bytes:
