@@ -109,6 +109,7 @@ class Child:
     next_try: float | None = None
     restarts: int = 0
     why: str = ""
+    exit_code: int | None = None  # of the last run that ended by exit, None after a signal
     note: str = ""  # STATUS= of its notify socket, or the reason of a degraded health answer
     grade: str | None = None
     refusers: tuple[Identity, ...] = ()

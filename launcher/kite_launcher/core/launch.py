@@ -44,11 +44,12 @@ class LaunchOptions:
 
 @attrs.frozen
 class Refusal:
-    """A start or an order that is refused: its exit code, what is wrong, and the way out."""
+    """A start or an order that is refused: its exit code, what is wrong, the way out; `lines` for one a mistake."""
 
     exit: int
     text: str
     hint: str = ""
+    lines: tuple[str, ...] = ()
 
     def line(self) -> str:
         """Return the one line that a person reads."""
@@ -58,6 +59,6 @@ class Refusal:
 class RefusedError(Exception):
     """Carries a `Refusal` to the edge that prints it; the user's or the machine's fault, never a bug."""
 
-    def __init__(self, exit_code: int, text: str, hint: str = "") -> None:
+    def __init__(self, exit_code: int, text: str, hint: str = "", lines: tuple[str, ...] = ()) -> None:
         super().__init__(text)
-        self.refusal = Refusal(exit_code, text, hint)
+        self.refusal = Refusal(exit_code, text, hint, lines)
