@@ -42,10 +42,13 @@ class Kernel:
     config: Config
     nursery: trio.Nursery
     at_end: list[Callable[[], None]] = attrs.field(factory=list)
+    on_tokens: list[Callable[[], None]] = attrs.field(factory=list)
 
     def use_tokens(self, tokens: Tokens) -> None:
         """Let other tokens hold from now."""
         self.hub.on_tokens(tokens, now=trio.current_time())
+        for act in self.on_tokens:
+            act()
         self.hand.settle()
 
     def stop(self, reason: str) -> None:

@@ -163,8 +163,11 @@ class Wire:
 
     # --- ending ---
 
-    def close(self, code: int | None, reason: str = "", frames: bytes = b"") -> None:
-        """Say `frames` and the close frame, then let go within FAREWELL_S whatever the peer does. Idempotent."""
+    def close(self, code: int | None, reason: str = "", frames: bytes = b"", *, within_s: float = FAREWELL_S) -> None:
+        """Say `frames` and the close frame, then let go after `within_s` whatever the peer does. Idempotent.
+
+        What a blocked wire holds already goes out first, without a gap; what waits in the source does not.
+        """
         if self.closing or self.ended:
             return
         self.closing = True
@@ -174,10 +177,10 @@ class Wire:
             self._rest = bytes(self._rest) + last
         elif self._send(last) and not self.ended:
             self.port.end_writing()
-        self._nursery.start_soon(self._farewell)
+        self._nursery.start_soon(self._farewell, within_s)
 
-    async def _farewell(self) -> None:
-        with trio.move_on_after(FAREWELL_S):
+    async def _farewell(self, within_s: float) -> None:
+        with trio.move_on_after(within_s):
             if self._gone is not None:
                 await self._gone.wait()
         self.end()
