@@ -11,7 +11,7 @@ from pathlib import Path
 import apsw
 import pytest
 import trio
-from tests.support.powercut import ForgetfulVFS, PowerCut
+from tests.support.forgetful_vfs import ForgetfulVFS, PowerCut
 
 from kite_kernel.store.port import Committed, Conflict, Fact, Unavailable, Unknown
 from kite_kernel.store.second_place import read_place
