@@ -59,6 +59,6 @@ def _room(line: Line, instance: Instance) -> int:
     name = COMMANDS[line.command].room
     if name == "logs":
         logs = importlib.import_module("kite_launcher.cli.logs")
-        return int(logs.run(line.args, instance.state_dir))
+        return int(logs.run(line.args, instance.state_dir, instance.config))
     room = importlib.import_module(f"kite_launcher.cli.{name}")
     return int(room.run(line, instance))
