@@ -16,14 +16,9 @@ import structlog
 import trio
 from tests.support.raw_peer import RawPeer
 
-from kite_kernel.config import build
+from kite_kernel.config import build as config_of
 from kite_kernel.core.auth import Tokens
-from kite_kernel.core.hub import Hub
-from kite_kernel.edge.hand import Hand
-from kite_kernel.edge.listener import Door
-from kite_kernel.edge.modules import ModulePlane
-from kite_kernel.edge.pages import Pages
-from kite_kernel.methods import table
+from kite_kernel.edge.kernel import Kernel, build, run
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable
@@ -36,10 +31,9 @@ METHODS = ("echo", "ok", "slow", "never", "secret")
 class Stage:
     """A running kernel and who is on it."""
 
-    def __init__(self, hub: Hub, hand: Hand, door: Door, port: int, nursery: trio.Nursery, logs: list[Any]) -> None:
-        self.hub = hub
-        self.hand = hand
-        self.door = door
+    def __init__(self, kernel: Kernel, port: int, nursery: trio.Nursery, logs: list[Any]) -> None:
+        self.kernel = kernel
+        self.hub = kernel.hub
         self.port = port
         self.nursery = nursery
         self.logs = logs
@@ -64,8 +58,7 @@ class Stage:
         """Give the kernel the tokens of everybody (and `more`), as a reread file would."""
         self.tokens |= more
         rows = {name: (ROLES.get(name, "module"), (token,)) for name, token in self.tokens.items()}
-        self.hub.on_tokens(Tokens(rows), now=trio.current_time())
-        self.hand.settle()
+        self.kernel.use_tokens(Tokens(rows))
 
     async def stranger(self, path: str = "/ws") -> RawPeer:
         """Connect without authenticating."""
@@ -124,32 +117,23 @@ class Stage:
 @asynccontextmanager
 async def stage(*ready: str, config: dict[str, Any] | None = None) -> AsyncIterator[Stage]:
     """Run a kernel for the block; the named modules are ready in it, in this order."""
-    settings = build(config or {}, "", "kite.toml", standalone=True)
     with ExitStack() as stack:
         logs = stack.enter_context(structlog.testing.capture_logs())
         async with trio.open_nursery() as nursery:
-            names = iter(range(1_000_000))
-            hub = Hub(
-                settings.settings,
-                epoch="epoch-1",
+            kernel = build(
+                config_of(config or {}, "", "kite.toml", standalone=True),
+                Tokens({}),
+                nursery,
                 version="0",
-                fresh_id=lambda: f"fresh-{next(names)}",
-                now=trio.current_time(),
+                epoch="epoch-1",
             )
-            hub.handlers.update(table(hub))
-            hand = Hand(hub, nursery)
-            door = Door(hand, hosts=settings.hosts, origins=settings.origins, spread=lambda low, high: low)
-            plane = ModulePlane(hand)
-            door.planes |= {"": plane.serve, "ws": plane.serve}
-            pages = Pages(hub, door)
-            door.pages.update(pages.table())
             (listener,) = await trio.open_tcp_listeners(0, host="127.0.0.1")
             raw = listener.socket
-            nursery.start_soon(hand.run_timers)
-            nursery.start_soon(door.serve, raw._sock)
+            nursery.start_soon(run, kernel)
+            kernel.listen(raw._sock)
             stack.callback(raw.close)
             async with trio.open_nursery() as clients:
-                on = Stage(hub, hand, door, raw.getsockname()[1], clients, logs)
+                on = Stage(kernel, raw.getsockname()[1], clients, logs)
                 stack.callback(on.close)
                 on.set_tokens()
                 for name in ready:
