@@ -128,7 +128,7 @@ def age(since: Any, now: datetime) -> str:
         return ""
     seen = seen if seen.tzinfo is not None else seen.replace(tzinfo=UTC)
     left = max(0, int((now - seen).total_seconds()))
-    parts = []
+    parts: list[str] = []
     for unit, size in (("d", 86400), ("h", 3600), ("m", 60), ("s", 1)):
         if left >= size or (unit == "s" and not parts):
             parts.append(f"{left // size}{unit}")

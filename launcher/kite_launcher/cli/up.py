@@ -11,17 +11,16 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
 from typing import Any, Final, Literal
 
 from kite_launcher.cli import status
 from kite_launcher.cli.ask import NotThere, Silent, ask
 from kite_launcher.cli.check import load
 from kite_launcher.cli.commands import Line
-from kite_launcher.cli.fail import NO, OK, complain, say
+from kite_launcher.cli.fail import NO, OK, Failure, complain, say
 from kite_launcher.cli.instance import Instance
 from kite_launcher.core.launch import LaunchOptions
-from kite_launcher.core.spec import InstanceSpec, Loaded, Mistake, ModuleSpec, Place
+from kite_launcher.core.spec import InstanceSpec, Loaded, Mistake, Place
 from kite_launcher.edge.config_file import Unreadable, load_file
 
 # Set for the process that `-d` starts, taken out again before anything else can see it.
@@ -38,6 +37,7 @@ _FOREIGN: Final = (
     "KITE_CONFIG",
 )
 _LOOK_S: Final = 0.05
+_GRACE_S: Final = 1.0
 # Words of a background launcher that nobody has read yet; far more than any refusal, far less than matters.
 _WORDS_MAX: Final = 1 << 20
 
@@ -104,7 +104,7 @@ def _detach(line: Line, instance: Instance, spec: InstanceSpec) -> int:
             if _is_here(instance.state_dir, process.pid):
                 break
             time.sleep(_LOOK_S)
-        return _settle(process, instance, spec, deadline)
+        return _settle(instance, spec, deadline)
     finally:
         os.close(words)
         # A child that is still running is meant to outlive this command; Popen would warn of it.
@@ -143,40 +143,28 @@ def _is_here(state_dir: str, pid: int) -> bool:
     return isinstance(answer, dict) and (answer.get("launcher") or {}).get("pid") == pid
 
 
-def _settle(process: subprocess.Popen[bytes], instance: Instance, spec: InstanceSpec, deadline: float) -> int:
+def _settle(instance: Instance, spec: InstanceSpec, deadline: float) -> int:
     """Wait until all that is enabled is ready or can't become it; 0 when all is well, else 1 with the table."""
+    names = [name for module in spec.modules.values() if module.enabled for name in module.instances()]
+    own = ["kernel", *(["watchdog"] if spec.watchdog.enabled else [])]
+    left_s = max(0.0, deadline - time.monotonic())
+    try:
+        params = {"names": [*own, *names], "state": "settled", "timeout_s": left_s}
+        ask(instance.state_dir, "wait", params, timeout_s=left_s + _GRACE_S)
+    except (NotThere, Silent, Failure):
+        pass  # it ended or hangs meanwhile; the table says so
+    # Everything is where it will stay; what is written down a moment later (the link to the kernel) gets that moment.
+    patience = min(deadline, time.monotonic() + _GRACE_S)
     while True:
         now: dict[str, Any] = status.gather(instance)
         if now.get("state") == "ok":
             return OK
-        ended = process.poll()
-        if ended is not None or is_settled(now, spec) or time.monotonic() >= deadline:
-            for text in status.lines(now):
-                say(text)
-            return NO
+        if time.monotonic() >= patience or now.get("state") in ("failed", "stopped"):
+            break
         time.sleep(_LOOK_S)
-
-
-def is_settled(now: Mapping[str, Any], spec: InstanceSpec) -> bool:
-    """True when nothing of the instance is still on its way: every module is ready, at rest, or waits for ever."""
-    rows = {str(row.get("name")): row for row in now.get("modules") or ()}
-    resting = {name for name, row in rows.items() if row.get("state") in ("stopped", "failed")}
-    # A module that requires one at rest never starts, and neither does who requires that one.
-    grew = True
-    while grew:
-        waiting = {name for name, row in rows.items() if row.get("state") == "waiting" and name not in resting}
-        blocked = {name for name in waiting if _blocked(spec.modules.get(name.partition("@")[0]), resting)}
-        resting |= blocked
-        grew = bool(blocked)
-    kernel = (now.get("kernel") or {}).get("state")
-    here = all(row.get("ready") or row.get("state") == "done" or name in resting for name, row in rows.items())
-    return here and kernel in ("running", "ready", "failed")
-
-
-def _blocked(module: ModuleSpec | None, resting: set[str]) -> bool:
-    return module is not None and any(
-        name in resting or any(other.partition("@")[0] == name for other in resting) for name in module.requires
-    )
+    for text in status.lines(now):
+        say(text)
+    return NO
 
 
 class _Words:
