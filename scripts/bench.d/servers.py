@@ -19,6 +19,7 @@ HERE = Path(__file__).parent
 KERNEL = Path(sys.executable).parent / "kite-kernel"
 START_S = 30.0
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+CORES = sorted(os.sched_getaffinity(0))  # read once: the load narrows its own set later
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
@@ -50,9 +51,8 @@ class Hub:
 
 
 def split_cores() -> tuple[set[int], set[int]]:
-    """Choose the hub's core and the load's; with a single one they share it, and the figures say little."""
-    cores = sorted(os.sched_getaffinity(0))
-    return {cores[0]}, set(cores[1:2] or cores)
+    """Return the hub's core and the load's; with a single one they share it, and the figures say little."""
+    return {CORES[0]}, set(CORES[1:2] or CORES)
 
 
 def _command(name: str, folder: Path, tokens: Mapping[str, str], ready: int, config: str) -> list[str]:
