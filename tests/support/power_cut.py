@@ -188,15 +188,17 @@ class PowerCutFiles:
     def view(self, path: str) -> memoryview:
         return memoryview(bytes(self._inode(path).data))
 
-    def write_whole(self, path: str, data: bytes) -> None:
+    def write_whole(self, path: str, data: bytes, *, safe: bool = True) -> None:
         temporary = path + ".new"
         if temporary in self._now:
             self._change("remove", temporary)
         file = self.open_append(temporary)
         file.write(data)
-        file.sync()
+        if safe:
+            file.sync()
         self.rename(temporary, path)
-        self.sync_dir(path.rpartition("/")[0])
+        if safe:
+            self.sync_dir(path.rpartition("/")[0])
 
     def rename(self, source: str, target: str) -> None:
         self.step()

@@ -33,6 +33,8 @@ IDS_KEPT: Final = 10_000
 
 _encode = msgspec.json.Encoder().encode
 
+Hand = TypeVar("Hand")
+
 
 @attrs.frozen
 class StreamConfig:
@@ -118,10 +120,14 @@ class Frames:
         self._cache_from = -1
         return seq
 
-    def trim(self) -> None:
-        """Let the oldest go until count and bytes are inside their bounds; the newest always stays."""
+    def trim(self, bytes_max: int | None = None) -> None:
+        """Let the oldest go until count and bytes are inside their bounds; the newest always stays.
+
+        Args: `bytes_max`: a tighter bound for now, where all streams together hold too much.
+        """
         frames = self._frames
-        while self.oldest < self.seq and (self.seq - self.oldest >= self.keep or self.bytes > self.bytes_max):
+        most = self.bytes_max if bytes_max is None else min(bytes_max, self.bytes_max)
+        while self.oldest < self.seq and (self.seq - self.oldest >= self.keep or self.bytes > most):
             self.bytes -= len(frames.pop(self.oldest))
             self.oldest += 1
 
@@ -159,22 +165,20 @@ class Frames:
         return sum(len(frames[seq]) for seq in range(cursor + 1, self.seq + 1))
 
 
-class Subscriber:
+class Subscriber(Generic[Hand]):
     """One reader of one stream: a cursor. `live` once it has caught up; only then does its queue have a bound."""
 
-    __slots__ = ("cursor", "joined_at", "live")
+    __slots__ = ("cursor", "hand", "joined_at", "live")
 
-    def __init__(self, cursor: int, *, joined_at: float) -> None:
-        """Stand after number `cursor`, since `joined_at` (monotonic seconds)."""
+    def __init__(self, cursor: int, *, joined_at: float, hand: Hand) -> None:
+        """Stand after number `cursor`, since `joined_at` (monotonic seconds); `hand` is whoever sends to it."""
         self.cursor = cursor
         self.live = False
         self.joined_at = joined_at
+        self.hand = hand
 
 
-S = TypeVar("S", bound=Subscriber)
-
-
-class Stream(Generic[S]):
+class Stream(Generic[Hand]):
     """Numbers, frames, ids and subscribers of one stream."""
 
     def __init__(self, name: str, config: StreamConfig, *, epoch: str, seq: int = 0, first: int | None = None) -> None:
@@ -186,7 +190,7 @@ class Stream(Generic[S]):
         self.frames = Frames(
             keep=max(config.ring, config.queue), seq=seq, bytes_max=max(RING_BYTES, 2 * config.queue_bytes)
         )
-        self.subscribers: set[S] = set()
+        self.subscribers: set[Subscriber[Hand]] = set()
         self.logged_first = first
         self._ids: dict[str, int] = {}
 
@@ -242,7 +246,7 @@ class Stream(Generic[S]):
             self.first,
         )
 
-    def take(self, subscriber: S) -> bytes | None:
+    def take(self, subscriber: Subscriber[Hand]) -> bytes | None:
         """Move `subscriber` on by one chunk and return its bytes.
 
         Returns b"" when it has everything, None when what it needs is no longer in the ring (a durable stream then
@@ -260,7 +264,7 @@ class Stream(Generic[S]):
             subscriber.live = True
         return joined
 
-    def is_slow(self, subscriber: S) -> bool:
+    def is_slow(self, subscriber: Subscriber[Hand]) -> bool:
         """Judge after the flush: more waits for it than its queue holds, or its replay was overtaken by the ring.
 
         A single entry larger than the queue's bytes is no reason: it is delivered alone. Source: 40-streams §2, 00 §22.
@@ -272,7 +276,7 @@ class Stream(Generic[S]):
             return True
         return lag > 1 and self.frames.bytes_after(subscriber.cursor) > self.config.queue_bytes
 
-    def drop(self, subscriber: S) -> None:
+    def drop(self, subscriber: Subscriber[Hand]) -> None:
         """Take a slow subscriber off the list and count it."""
         if subscriber in self.subscribers:
             self.subscribers.discard(subscriber)
@@ -290,7 +294,7 @@ class Stream(Generic[S]):
             first=self.first,
         )
 
-    def lags(self) -> Iterable[tuple[S, int]]:
+    def lags(self) -> Iterable[tuple[Subscriber[Hand], int]]:
         """Say how far behind each subscriber is, in messages."""
         seq = self.seq
         return [(subscriber, seq - subscriber.cursor) for subscriber in self.subscribers]

@@ -59,12 +59,12 @@ class CommitQueue:
         self.bytes = 0
         self._next = seq + 1
         self._waiting: list[Waiting] = []
-        self._group: list[Waiting] = []
+        self.group: list[Waiting] = []
         self._ids: dict[str, Waiting] = {}
 
     def __len__(self) -> int:
         """Count what waits and what is being written."""
-        return len(self._waiting) + len(self._group)
+        return len(self._waiting) + len(self.group)
 
     @property
     def is_full(self) -> bool:
@@ -75,9 +75,12 @@ class CommitQueue:
         """Return the publish with this id that is still on its way."""
         return self._ids.get(message_id)
 
-    def add(self, data: str, message_id: str | None, answer: Answer) -> Waiting | None:
-        """Give a publish its number and let it wait; None when the queue is full."""
-        if self.is_full:
+    def add(self, data: str, message_id: str | None, answer: Answer, *, in_batch: bool = False) -> Waiting | None:
+        """Give a publish its number and let it wait; None when the queue is full.
+
+        Args: `in_batch`: it stands in a read batch whose end the publisher is made to wait at; never refused.
+        """
+        if self.is_full and not in_batch:
             return None
         waiting = Waiting(self._next, data, data.encode(), message_id, [answer])
         self._next += 1
@@ -92,7 +95,7 @@ class CommitQueue:
 
         Must not be called before the last group was answered.
         """
-        if self._group:
+        if self.group:
             raise RuntimeError("the last group is still being written")
         size = count = 0
         for waiting in self._waiting:
@@ -100,12 +103,12 @@ class CommitQueue:
                 break
             size += len(waiting.raw)
             count += 1
-        self._group, self._waiting = self._waiting[:count], self._waiting[count:]
-        return self._group
+        self.group, self._waiting = self._waiting[:count], self._waiting[count:]
+        return self.group
 
     def committed(self) -> list[Waiting]:
         """Note that the group is safe, and return it in order."""
-        group, self._group = self._group, []
+        group, self.group = self.group, []
         if group:
             self.durable_seq = group[-1].seq
         self._let_go(group)
@@ -113,8 +116,8 @@ class CommitQueue:
 
     def failed(self) -> list[Waiting]:
         """Take back the group and all behind it: their numbers are free again. Returns them in order."""
-        lost = self._group + self._waiting
-        self._group, self._waiting = [], []
+        lost = self.group + self._waiting
+        self.group, self._waiting = [], []
         self._next = self.durable_seq + 1
         self._let_go(lost)
         return lost

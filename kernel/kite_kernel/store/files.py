@@ -50,8 +50,8 @@ class Files(Protocol):
     def view(self, path: str) -> memoryview:
         """Return the whole content without holding it in memory, where the system can. Errors: FileNotFoundError."""
 
-    def write_whole(self, path: str, data: bytes) -> None:
-        """Put `data` under `path` at once or not at all, safe when it returns."""
+    def write_whole(self, path: str, data: bytes, *, safe: bool = True) -> None:
+        """Put `data` under `path` at once or not at all; `safe`: over a power cut, else over a kill only."""
 
     def rename(self, source: str, target: str) -> None:
         """Move a file or directory; safe after `sync_dir`."""
@@ -135,7 +135,7 @@ class OsFiles:
         finally:
             os.close(fd)
 
-    def write_whole(self, path: str, data: bytes) -> None:
+    def write_whole(self, path: str, data: bytes, *, safe: bool = True) -> None:
         """Write a temporary file, fsync, rename, fsync of the directory. Source: 00 §26."""
         temporary = f"{path}.new"
         fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
@@ -143,11 +143,13 @@ class OsFiles:
             view = memoryview(data)
             while view:
                 view = view[os.write(fd, view) :]
-            os.fsync(fd)
+            if safe:
+                os.fsync(fd)
         finally:
             os.close(fd)
         os.rename(temporary, path)
-        self.sync_dir(os.path.dirname(path))
+        if safe:
+            self.sync_dir(os.path.dirname(path))
 
     def rename(self, source: str, target: str) -> None:
         """Move a file or directory; safe after `sync_dir`."""

@@ -375,6 +375,15 @@ class StreamLog:
                 return record.message_id if record is not None and record.seq == seq else None
         return None
 
+    def probe(self) -> None:
+        """Find out whether the disk takes anything. Errors: OSError."""
+        path = f"{self._folder}/probe"
+        try:
+            self._files.write_whole(path, bytes(4096))
+        finally:
+            self._files.remove(path)
+            self._files.remove(path + ".new")
+
     def close(self) -> None:
         """Let go of the file. Everything acknowledged is safe already."""
         if self._file is not None:

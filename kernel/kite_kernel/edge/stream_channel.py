@@ -1,0 +1,364 @@
+"""One stream at work: the pure stream, its wires, and for a durable one the log behind it.
+
+A volatile publish is done when `publish` returns. A durable one waits for its group: one task takes what has gathered,
+a worker thread writes and syncs it, and only then do numbers, subscribers and answers hear of it.
+
+Source: spec 40-streams §2, 00 §22-24.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import TYPE_CHECKING, Final
+
+import structlog
+import trio
+
+from kite_kernel.core.stream import CHUNK_BYTES, Stream, StreamConfig, message_frame
+from kite_kernel.core.stream_commit import CommitQueue, StoreFailed
+from kite_kernel.store.files import reason_of
+from kite_kernel.store.stream_log import Entry, LogFailed, StreamLog
+from kite_kernel.store.stream_segment import LogDamaged
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from kite_kernel.core.stream_commit import Answer, Waiting
+    from kite_kernel.edge.stream_wires import PubWire, SubWire
+    from kite_kernel.store.stream_numbers import StreamNumbers
+
+_log = structlog.get_logger()
+
+PROBE_S: Final = 1.0
+"""After a failed write the disk is asked this often whether it takes anything again."""
+
+RETAIN_S: Final = 60.0
+"""Retention by age is looked after this often while nothing is published."""
+
+
+class Channel:
+    """What all streams share; `VolatileChannel` and `DurableChannel` differ in how a publish becomes safe."""
+
+    def __init__(self, stream: Stream[SubWire], nursery: trio.Nursery, *, is_configured: bool) -> None:
+        self.stream = stream
+        self.config: StreamConfig = stream.config
+        self.nursery = nursery
+        self.is_configured = is_configured
+        self.publishers: set[PubWire] = set()
+        self.published = 0
+        self.rate = 0.0
+        self.used_at = trio.current_time()
+        self.ring_bytes_max: int | None = None
+        self._counted = 0
+        self._touched: set[PubWire] = set()
+
+    # ---- publishing
+
+    def publish(self, data: str, message_id: str | None, answer: Answer, *, in_batch: bool = True) -> None:
+        """Take one message; `answer` hears once, now or later, what became of it."""
+        raise NotImplementedError
+
+    @property
+    def is_full(self) -> bool:
+        """Whether a publisher should be read from no further."""
+        return False
+
+    async def wait_room(self) -> None:
+        """Wait until it should be."""
+        await trio.lowlevel.checkpoint()
+
+    # ---- sending
+
+    def flush(self) -> None:
+        """Send to every subscriber what it hasn't got, judge the slow, let the oldest frames go. Never waits."""
+        stream = self.stream
+        for subscriber in tuple(stream.subscribers):
+            subscriber.hand.flush()
+        stream.frames.trim(self.ring_bytes_max)
+        stream.frames.forget_joined()
+
+    def touch_publisher(self, wire: PubWire) -> None:
+        """Note that answers for this publisher are ready."""
+        self._touched.add(wire)
+
+    def flush_publishers(self) -> None:
+        """Send the answers that are ready."""
+        touched, self._touched = self._touched, set()
+        for wire in touched:
+            wire.wire.flush()
+
+    def on_slow(self, wire: SubWire) -> None:
+        """Say who was too slow, and how far behind."""
+        _log.info(
+            "[kernel] slow stream subscriber cut",
+            key="slow_consumer",
+            stream=self.stream.name,
+            address=wire.addr,
+            behind=self.stream.seq - wire.at.cursor,
+        )
+
+    @property
+    def is_unused(self) -> bool:
+        """Whether nobody is connected to it."""
+        return not self.stream.subscribers and not self.publishers
+
+    def count(self, elapsed_s: float) -> None:
+        """Work out the rate since the last call."""
+        fresh, self._counted = self.published - self._counted, self.published
+        self.rate = fresh / elapsed_s if elapsed_s > 0 else 0.0
+
+    # ---- a log, where there is one
+
+    reads_log = False
+
+    async def read_log(self, after: int) -> tuple[bytes, int] | None:
+        """Read the frames after number `after` from the log. None: they are no longer kept."""
+        raise NotImplementedError
+
+    def trouble(self) -> str | None:
+        """Return what is wrong with the store, for /readyz."""
+        return None
+
+    def disk_numbers(self) -> dict[str, object]:
+        """Say what is on disk, for those who ask for numbers."""
+        return {"durable": False}
+
+    async def finish(self) -> None:
+        """Make everything safe and let go. Cancel: shielded by the caller."""
+
+    def close_all(self, code: int, reason: str, frames: bytes = b"") -> None:
+        """Close every wire of this stream."""
+        for subscriber in tuple(self.stream.subscribers):
+            subscriber.hand.end(code, reason, frames)
+        for publisher in tuple(self.publishers):
+            publisher.end(code, reason, frames)
+
+
+class VolatileChannel(Channel):
+    """A stream in memory; its numbers go on over restarts."""
+
+    def __init__(
+        self, stream: Stream[SubWire], nursery: trio.Nursery, *, is_configured: bool, numbers: StreamNumbers
+    ) -> None:
+        super().__init__(stream, nursery, is_configured=is_configured)
+        self._numbers = numbers
+
+    def publish(self, data: str, message_id: str | None, answer: Answer, *, in_batch: bool = True) -> None:
+        """See Channel. Answers at once."""
+        del in_batch
+        stream = self.stream
+        if message_id is not None:
+            known = stream.known(message_id)
+            if known is not None:
+                answer(known)
+                return
+        if self._numbers.needs_block(stream.name, stream.seq + 1):
+            self._reserve(stream.seq + 1)
+        seq = stream.publish(data)
+        self.published += 1
+        if message_id is not None:
+            stream.remember(message_id, seq)
+        answer(seq)
+
+    def _reserve(self, seq: int) -> None:
+        try:
+            self._numbers.reserve(self.stream.name, seq)
+        except OSError as error:
+            _log.warning(
+                "[kernel] the numbers of a stream can't be written down",
+                key="stream_numbers",
+                stream=self.stream.name,
+                why=error.strerror,
+            )
+
+
+class DurableChannel(Channel):
+    """A stream on disk. `run` is its committer; without it nothing is ever safe."""
+
+    def __init__(
+        self,
+        stream: Stream[SubWire],
+        nursery: trio.Nursery,
+        *,
+        log: StreamLog,
+        now_ms: Callable[[], int],
+        settle: Callable[[], None],
+        readers: trio.CapacityLimiter,
+    ) -> None:
+        super().__init__(stream, nursery, is_configured=True)
+        self.log = log
+        self.queue = CommitQueue(log.last_seq)
+        self._now_ms = now_ms
+        self._settle = settle
+        self._readers = readers
+        self._wake = trio.Event()
+        self._room = trio.Event()
+        self._failing: str | None = None
+        self.torn_bytes = log.recovery.cut_bytes
+        self._finishing = False
+        self.finished = trio.Event()
+
+    reads_log = True
+
+    @property
+    def is_full(self) -> bool:
+        """See Channel."""
+        return self.queue.is_full
+
+    async def wait_room(self) -> None:
+        """See Channel."""
+        await self._room.wait()
+
+    def trouble(self) -> str | None:
+        """See Channel."""
+        return None if self._failing is None else f"stream {self.stream.name}: store {self._failing}"
+
+    def publish(self, data: str, message_id: str | None, answer: Answer, *, in_batch: bool = True) -> None:
+        """See Channel. Answers when the log holds it."""
+        if self._finishing:
+            answer(StoreFailed("unavailable", "not_sent", "the kernel is stopping"))
+            return
+        if message_id is not None and self._is_repeat(message_id, answer):
+            return
+        if self.queue.add(data, message_id, answer, in_batch=in_batch) is None:
+            answer(StoreFailed("queue_full", "not_sent", "too many publishes wait for the disk"))
+            return
+        self._wake.set()
+
+    def _is_repeat(self, message_id: str, answer: Answer) -> bool:
+        """Answer a message that is stored, or on its way, already."""
+        waiting = self.queue.find(message_id)
+        if waiting is not None:
+            waiting.answers.append(answer)
+            return True
+        known = self.stream.known(message_id)
+        if known is None:
+            try:
+                known = self.log.find(message_id.encode())
+            except OSError as error:
+                answer(StoreFailed(reason_of(error), "not_sent", str(error)))
+                return True
+        if known is not None:
+            answer(known)
+        return known is not None
+
+    def disk_numbers(self) -> dict[str, object]:
+        """See Channel."""
+        log = self.log
+        oldest_s = max(0.0, (self._now_ms() - log.oldest_ms) / 1000) if log.oldest_ms else None
+        return {
+            "durable": True,
+            "disk_bytes": log.disk_bytes,
+            "oldest_age_s": oldest_s,
+            "waiting": len(self.queue),
+            "torn_bytes": self.torn_bytes,
+        }
+
+    # ---- committing
+
+    async def run(self) -> None:
+        """Commit group after group until `finish`. Cancel: between groups."""
+        try:
+            while not (self._finishing and not len(self.queue)):
+                group = self.queue.take()
+                if group:
+                    await self._commit(group)
+                    continue
+                self._wake = trio.Event()
+                with trio.move_on_after(PROBE_S if self._failing else RETAIN_S) as patience:
+                    await self._wake.wait()
+                if patience.cancelled_caught:
+                    await self._look_after()
+        finally:
+            self.finished.set()
+
+    async def _commit(self, group: list[Waiting]) -> None:
+        entries = [Entry(w.seq, w.raw, None if w.message_id is None else w.message_id.encode()) for w in group]
+        try:
+            await trio.to_thread.run_sync(self._write, entries)
+        except LogFailed as failed:
+            self._on_failure(failed)
+        else:
+            self._on_safe()
+        self._room.set()
+        self._room = trio.Event()
+        self.flush()
+        self.flush_publishers()
+        self._settle()
+
+    def _write(self, entries: list[Entry]) -> None:
+        """Write a group, in a worker thread; let go of what retention no longer wants."""
+        now_ms = self._now_ms()
+        self.log.append(entries, now_ms=now_ms)
+        try:
+            self.log.retain(now_ms=now_ms)
+        except OSError:
+            return  # what should have gone is there a little longer; the group is safe
+
+    def _on_safe(self) -> None:
+        if self._failing is not None:
+            _log.info("[kernel] stream store works again", key="store_back", stream=self.stream.name)
+            self._failing = None
+        stream = self.stream
+        for waiting in self.queue.committed():
+            stream.frames.append(message_frame(waiting.seq, waiting.data))
+            if waiting.message_id is not None:
+                stream.remember(waiting.message_id, waiting.seq)
+            for answer in waiting.answers:
+                answer(waiting.seq)
+            self.published += 1
+        stream.logged_first = self.log.first_seq
+
+    def _on_failure(self, failed: LogFailed) -> None:
+        if self._failing != failed.reason:
+            _log.error(
+                "[kernel] stream store failed",
+                key="store_failed",
+                stream=self.stream.name,
+                reason=failed.reason,
+                why=failed.why,
+            )
+        self._failing = failed.reason
+        group_size = len(self.queue.group)
+        for at, waiting in enumerate(self.queue.failed()):
+            outcome = failed.outcome if at < group_size else "not_sent"
+            for answer in waiting.answers:
+                answer(StoreFailed(failed.reason, outcome, failed.why))
+
+    async def _look_after(self) -> None:
+        """While nothing is published: retention by age, and whether a failed disk takes anything again."""
+        try:
+            if self._failing is not None:
+                await trio.to_thread.run_sync(self.log.probe)
+                _log.info("[kernel] stream store works again", key="store_back", stream=self.stream.name)
+                self._failing = None
+            elif self.config.keep_age_s is not None:
+                await trio.to_thread.run_sync(functools.partial(self.log.retain, now_ms=self._now_ms()))
+                self.stream.logged_first = self.log.first_seq
+        except (OSError, LogFailed):
+            return
+
+    async def finish(self) -> None:
+        """Commit what waits, then close the log."""
+        self._finishing = True
+        self._wake.set()
+        await self.finished.wait()
+        await trio.to_thread.run_sync(self.log.close)
+
+    # ---- reading back
+
+    async def read_log(self, after: int) -> tuple[bytes, int] | None:
+        """See Channel. About CHUNK_BYTES at a time, in a worker thread."""
+        return await trio.to_thread.run_sync(self._read, after, self.stream.seq, limiter=self._readers)
+
+    def _read(self, after: int, upto: int) -> tuple[bytes, int] | None:
+        try:
+            found = self.log.read(after, upto=upto, bytes_max=CHUNK_BYTES)
+        except (OSError, LogDamaged) as error:
+            _log.error(
+                "[kernel] stream log can't be read", key="store_damaged", stream=self.stream.name, why=str(error)
+            )
+            return None
+        if not found:
+            return None
+        return b"".join(message_frame(seq, data.decode()) for seq, data in found), found[-1][0]
