@@ -15,6 +15,7 @@ import attrs
 from kite_kernel._contract import CONFIG
 from kite_kernel.core.permissions import Permissions
 from kite_kernel.core.settings import Settings, Timing
+from kite_kernel.core.stream_request import is_stream_name
 from kite_kernel.core.topics import is_pattern
 from kite_kernel.errors import EXIT_CONFIG, StartError
 
@@ -86,6 +87,9 @@ def build(table: dict[str, Any], text: str, name: str, *, standalone: bool) -> C
     flat = {key: row for key, row in streams_table.items() if not isinstance(row, dict)}
     streams = check.section("streams", flat, CONFIG["streams"])
     rows = {key: check.section(f"streams.{key}", row, CONFIG["streams.*"]) for key, row in named.items()}
+    for key in named:
+        if not is_stream_name(key):
+            check.mistake(f"streams.{key}", "", "a stream's name is a-z, 0-9, '.', '_', '-', at most 128, without '..'")
     permissions = {}
     for key, row in table.get("permissions", {}).items():
         lists = check.section(f"permissions.{key}", row, CONFIG["permissions.*"])

@@ -27,6 +27,7 @@ import trio
 from kite_kernel import config as configuration
 from kite_kernel.edge import files, kernel, logs, sockets, tokens_file
 from kite_kernel.edge.fact_plane import FactPlane
+from kite_kernel.edge.stream_plane import StreamPlane
 from kite_kernel.errors import EXIT_BUG, EXIT_CONFIG, EXIT_PERMISSION, EXIT_USAGE, StartError
 
 if TYPE_CHECKING:
@@ -181,6 +182,7 @@ class _Start:
                 max_connections=max_connections(),
             )
             await FactPlane(running, self.state_dir).start()
+            await StreamPlane(running, self.state_dir).start()
             nursery.start_soon(self._watch_signals, running)
             for sock in everything:
                 running.listen(sock)

@@ -275,9 +275,12 @@ class DurableChannel(Channel):
     async def _commit(self, group: list[Waiting]) -> None:
         entries = [Entry(w.seq, w.raw, None if w.message_id is None else w.message_id.encode()) for w in group]
         try:
-            await trio.to_thread.run_sync(self._write, entries)
+            await trio.to_thread.run_sync(self._write, entries, self._now_ms())
         except LogFailed as failed:
             self._on_failure(failed)
+        except Exception as bug:  # one stream's fault must not end the kernel; what was written is proven again
+            self.log.distrust()
+            self._on_failure(LogFailed("unavailable", "unknown", f"a fault of the kernel: {type(bug).__name__}"))
         else:
             self._on_safe()
         self._room.set()
@@ -286,9 +289,8 @@ class DurableChannel(Channel):
         self.flush_publishers()
         self._settle()
 
-    def _write(self, entries: list[Entry]) -> None:
+    def _write(self, entries: list[Entry], now_ms: int) -> None:
         """Write a group, in a worker thread; let go of what retention no longer wants."""
-        now_ms = self._now_ms()
         self.log.append(entries, now_ms=now_ms)
         try:
             self.log.retain(now_ms=now_ms)

@@ -278,6 +278,10 @@ class StreamLog:
             self.seal()  # fresh pages for what comes; an empty one goes on with its head, which was safe
         self._suspect = False
 
+    def distrust(self) -> None:
+        """Let the next append prove the log first."""
+        self._suspect = True
+
     # ---- retention
 
     def retain(self, *, now_ms: int) -> int:
