@@ -21,6 +21,8 @@ from kite_modules.sdk.session import State
 from kite_modules.sdk.values import Values
 
 if TYPE_CHECKING:
+    from kite_modules.sdk.own import Replica
+    from kite_modules.sdk.own import Session as Owned
     from kite_modules.sdk.stream import Stream
 
 CALL_S: Final = 30.0
@@ -189,8 +191,7 @@ class Kite:
         return pending
 
     def _default_timeout_s(self) -> float:
-        told = self._link.timing.get("call")
-        return float(told) if isinstance(told, int | float) and told > 0 else CALL_S
+        return self._link.told_s("call_s", CALL_S)
 
     @asynccontextmanager
     async def iterate(
@@ -319,6 +320,25 @@ class Kite:
             exchange = self._link.exchange
             text = frames.notification("event.unsubscribe", frames.encode({"events": unwanted}))
             exchange.post(text, exchange.generation)
+
+    # ------------------------------------------------------------------ ownership
+
+    @asynccontextmanager
+    async def replica(self, meta: dict[str, Any] | None = None) -> AsyncGenerator[Replica, None]:
+        """Be a replica that may own things, for the time of the block. Raises: Fenced; CallError."""
+        from kite_modules.sdk.own import Replica
+
+        async with Replica(self, meta=meta).running() as replica:
+            yield replica
+
+    @asynccontextmanager
+    async def own(self, key: str, *, route_key: str | None = None) -> AsyncGenerator[Owned, None]:
+        """Own one key for the time of the block, as a replica of its own: `async with kite.own("chat/7") as session`.
+
+        Raises: CallError −32007 when another owns it; Fenced when this one may not write any more.
+        """
+        async with self.replica() as replica, replica.own(key, route_key=route_key) as session:
+            yield session
 
     # ------------------------------------------------------------------ streams
 
