@@ -121,6 +121,7 @@ COMMANDS: Final[dict[str, Command]] = {
 }
 # Options that take a value and may stand before the command.
 _VALUED: Final = frozenset({"--state-dir", "--config", "--wait"})
+_PLAIN: Final = frozenset({"-d", "--detach", "--json", "-h", "--help", "--version"})
 
 
 class Line(NamedTuple):
@@ -196,8 +197,8 @@ def _split(argv: Sequence[str]) -> tuple[str | None, list[str]]:
         if word in _VALUED:
             index += 2
             continue
-        if word == "--":
-            break
+        if word.startswith("-") and word.partition("=")[0] not in (*_VALUED, *_PLAIN):
+            break  # what follows an unknown option may be its value
         if not word.startswith("-"):
             return word, [*argv[:index], *argv[index + 1 :]]
         index += 1
