@@ -18,7 +18,7 @@ import attrs
 from kite_launcher.core.proc import Identity
 from kite_launcher.core.restart import Tally
 
-TIMELINE_MAX: Final = 200  # entries of one module; repeats are summed up, so this is days of a crash loop
+TIMELINE_MAX: Final = 200  # entries of one module: some thirty lives, which no budget spends within an hour
 
 
 class State(Enum):
@@ -138,12 +138,11 @@ class Child:
 
     def tell(self, event: str, moment: Moment, *, cause: str = "", detail: str = "") -> None:
         """Write one line of the story; the same line again is counted, not repeated."""
-        for entry in list(self.timeline)[-6:]:
-            # A crash loop repeats a handful of lines in turn: looking a few back sums them all up.
-            if (entry.event, entry.cause, entry.detail) == (event, cause, detail):
-                entry.times += 1
-                entry.at = moment.utc
-                return
+        last = self.timeline[-1] if self.timeline else None
+        if last is not None and (last.event, last.cause, last.detail) == (event, cause, detail):
+            last.times += 1
+            last.at = moment.utc
+            return
         self.timeline.append(Entry(moment.utc, event, cause, detail))
 
     @property
@@ -193,7 +192,7 @@ def story(child: Child, *, rule: str, now: float) -> dict[str, Any]:
             "at": entry.at,
             "event": entry.event,
             "cause": entry.cause,
-            "detail": entry.detail if entry.times == 1 else f"{entry.detail} ({entry.times} times)".strip(),
+            "detail": entry.detail if entry.times == 1 else f"{entry.detail} ({entry.times} times)".lstrip(),
         }
         for entry in child.timeline
     ]

@@ -232,6 +232,9 @@ class Launcher:
         refused += await self._sweep_strays()
         if not await self._keeper.finish():
             refused.append("the log keeper")
+        else:
+            self._keeper.forget()
+        await self._book.flush()
         self._clear_traces()
         if self._terminal is not None:
             self._terminal.restore()
@@ -298,9 +301,6 @@ class Launcher:
             for name in os.listdir(self._state.near("tokens")):
                 self._state.remove(f"tokens/{name}")
             self._notify.clear()
-            for record in self._book.records():
-                if record.role == "logkeeper":
-                    self._book.drop(record.name, record.pid)
         except OSError as error:
             self._journal.warning("traces stay", why=str(error))
 

@@ -219,8 +219,8 @@ class Instance:
     async def wire_opened(self) -> None:
         """The wire is open again: learn who became ready while it was away."""
         answer = await self.wire.call("registry.list_modules", {}, timeout_s=WIRE_WAIT_S)
-        rows = answer.get("result", {}).get("modules", []) if answer is not None else []
-        for row in rows:
+        result = answer.get("result") if answer is not None else None
+        for row in result.get("modules", []) if isinstance(result, dict) else []:
             unit = self.units.get(str(row.get("module_id")))
             run = unit.current if unit is not None else None
             if unit is None or run is None or not unit.spec.speaks_kite or row.get("state") != "ready":
@@ -230,8 +230,8 @@ class Instance:
                 unit.heard_ready()
 
     def _changed(self, name: str) -> None:
-        for unit in self._dependents.get(name, ()):
-            unit.pulse.beat()
+        for dependent in self._dependents.get(name, ()):
+            dependent.pulse.beat()
         unit = self.units.get(name)
         if unit is None or self.stopping.is_set():
             return

@@ -33,11 +33,7 @@ class Journal:
         if form == "json":
             processors += [structlog.processors.TimeStamper(fmt="iso"), structlog.processors.JSONRenderer()]
         else:
-            processors += [
-                structlog.processors.KeyValueRenderer(
-                    key_order=["level", "event"], drop_missing=True, repr_native_str=False
-                )
-            ]
+            processors += [_plain]
         self._log = structlog.wrap_logger(_Sink(self), processors=processors, wrapper_class=structlog.BoundLogger)
 
     def info(self, event: str, **fields: object) -> None:
@@ -99,6 +95,18 @@ class Journal:
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
+
+
+def _plain(_logger: object, _method: str, event: dict[str, Any]) -> str:
+    """Render one line for people: level, text, then the fields."""
+    level, text = event.pop("level", "info"), event.pop("event", "")
+    fields = " ".join(f"{key}={_shown(value)}" for key, value in event.items() if value not in ("", None))
+    return f"{level:<7} {text}  {fields}".rstrip()
+
+
+def _shown(value: object) -> str:
+    text = str(value)
+    return repr(text) if any(char in text for char in " \"'\n") else text
 
 
 class _Sink:

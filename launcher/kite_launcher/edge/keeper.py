@@ -190,6 +190,11 @@ class KeeperHouse:
         row = self._processes.find(identity.pid) if identity is not None else None
         return row is None or row.identity != identity or not row.alive
 
+    def forget(self) -> None:
+        """Drop the record of the keeper that has ended."""
+        if self._identity is not None:
+            self._book.drop(NAME, self._identity.pid)
+
 
 def become_subreaper() -> None:
     """Have orphans of our descendants fall to us instead of to init."""

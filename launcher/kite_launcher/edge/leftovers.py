@@ -8,20 +8,25 @@ Source: spec 50 §1 step 3; cases S-01 … S-04, S-09, S-78, S-89.
 from __future__ import annotations
 
 import signal
+from pathlib import Path
 from typing import Final
 
 import attrs
 import trio
 
+from kite_launcher.core.keeper_orders import KeeperSettings
 from kite_launcher.core.proc import Identity, Proc, Snapshot, Tree, marked, members
 from kite_launcher.core.records import CLEANUP_ORDER, Damaged, ProcessRecord, Role, parse_processes
 from kite_launcher.edge.journal import Journal
+from kite_launcher.edge.keeper_link import KeeperLink
 from kite_launcher.edge.processes import Processes
 from kite_launcher.edge.statedir import StateDir
 
 TERM_S: Final = 10.0  # what a leftover gets to end by itself when its own stop_timeout is not known
 KILL_S: Final = 2.0
+KEEPER_S: Final = 3.0
 POLL_S: Final = 0.05
+KEEPER: Final = "logkeeper"
 OWN_NAMES: Final[dict[str, Role]] = {"watchdog": "watchdog", "kernel": "kernel", "logkeeper": "logkeeper"}
 
 
@@ -76,10 +81,11 @@ def plan(
                 found.append(Leftover(record.name, record.role, Tree(record.name, record.identity)))
     known = {item.name for item in found}
     for row in marked(snapshot, spare=spare):
-        name = row.module or ""
+        name = row.module or KEEPER
         if name not in known:
             known.add(name)
-            found.append(Leftover(name, OWN_NAMES.get(name, "module"), Tree(name, None)))
+            leader = row.identity if name == KEEPER else None
+            found.append(Leftover(name, OWN_NAMES.get(name, "module"), Tree(name, leader)))
     return sorted(found, key=lambda item: CLEANUP_ORDER.index(item.role))
 
 
@@ -111,6 +117,8 @@ async def clean_up(
         if role in keep:
             continue
         group = [item for item in items if item.role == role]
+        if role == "logkeeper" and group:
+            await _quit_keeper(state)
         async with trio.open_nursery() as nursery:
             for item in group:
                 nursery.start_soon(_end, item, processes, journal, spare, term_s, refused)
@@ -132,7 +140,8 @@ async def _end(
             told = True
             journal.info("ending a leftover", name=item.name, role=item.role, pids=[row.pid for row in rows])
         age = trio.current_time() - begin
-        number = signal.SIGTERM if age < term_s else signal.SIGKILL
+        # The keeper ends when it is asked to, and takes no signal for an order: what did not end by now never does.
+        number = signal.SIGTERM if age < term_s and item.role != "logkeeper" else signal.SIGKILL
         for row in rows:
             if sent.get(row.identity) != number:
                 sent[row.identity] = number
@@ -141,6 +150,16 @@ async def _end(
             refused += [f"{item.name} (pid {row.pid})" for row in rows]
             break
         await trio.sleep(POLL_S)
+
+
+async def _quit_keeper(state: StateDir) -> None:
+    """Have the old keeper write what still stands in its pipes and end."""
+    with trio.move_on_after(KEEPER_S):
+        async with trio.open_nursery() as nursery:
+            link = await KeeperLink.connect(nursery, Path(state.path), KeeperSettings())
+            if link is not None:
+                await link.close(quit_keeper=True, timeout_s=KEEPER_S)
+            nursery.cancel_scope.cancel()
 
 
 def _rows(item: Leftover, snapshot: Snapshot, spare: set[int]) -> tuple[Proc, ...]:

@@ -24,7 +24,7 @@ from kite_launcher.core.launch import (
     LaunchOptions,
     RefusedError,
 )
-from kite_launcher.core.proc import ancestors
+from kite_launcher.core.proc import Proc, ancestors
 from kite_launcher.core.records import Holder, render_launch
 from kite_launcher.core.spec import InstanceSpec
 from kite_launcher.edge.journal import Journal
@@ -165,7 +165,16 @@ def _try_listen(spec: InstanceSpec) -> tuple[Listener | None, RefusedError | Non
 
 
 def _spare(processes: ProcFs) -> set[int]:
-    return ancestors(processes.look(), os.getpid())
+    """Return whom a clean-up never touches: ourselves and our ancestors, unless they are of this instance.
+
+    The watchdog that started us is one of ours: it is the first to go.
+    """
+    snapshot = processes.look()
+    return {pid for pid in ancestors(snapshot, os.getpid()) if pid == os.getpid() or not _is_marked(snapshot.get(pid))}
+
+
+def _is_marked(row: Proc | None) -> bool:
+    return row is not None and row.module is not None
 
 
 def _launch(spec: InstanceSpec, options: LaunchOptions, holder: Holder) -> bytes:

@@ -172,6 +172,9 @@ class Unit:
         if run is not None and run.identity.pid == exited.pid and run.identity.start_ticks == exited.start_ticks:
             run.status, run.status_known = exited.status, True
             self.pulse.beat()
+        elif exited.run != self.child.run:
+            words, _ = describe_exit(exited.status)
+            self.child.tell("ended while no launcher lived", self.house.moment(), detail=f"{words} at {exited.at}")
 
     def heard_ready(self) -> None:
         """It said `module.ready`, or its rule came true."""
