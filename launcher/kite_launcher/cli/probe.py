@@ -7,6 +7,7 @@ import os
 import re
 import socket
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any, Final
 from urllib.parse import urlsplit
 
@@ -62,14 +63,28 @@ def _holder(port: int) -> str | None:
     for entry in os.listdir("/proc") if inodes else ():
         if not entry.isdigit():
             continue
-        try:
-            links = [os.readlink(f"/proc/{entry}/fd/{fd}") for fd in os.listdir(f"/proc/{entry}/fd")]
-            if any(link == f"socket:[{inode}]" for inode in inodes for link in links):
+        if inodes & _sockets(entry):
+            try:
                 with open(f"/proc/{entry}/comm", encoding="utf-8", errors="replace") as file:
                     return f"{file.read().strip()} (pid {entry})"
-        except OSError:
-            continue
+            except OSError:
+                continue
     return None
+
+
+def _sockets(pid: str) -> set[str]:
+    """Return the inodes of the sockets that a process has open, as far as they may be seen."""
+    found: set[str] = set()
+    try:
+        names = os.listdir(f"/proc/{pid}/fd")
+    except OSError:
+        return found
+    for name in names:
+        with suppress(OSError):  # closed meanwhile, the descriptor of this very listing among them
+            link = os.readlink(f"/proc/{pid}/fd/{name}")
+            if link.startswith("socket:["):
+                found.add(link[8:-1])
+    return found
 
 
 def _listening(table: str, port: int) -> Iterator[str]:
