@@ -317,9 +317,12 @@ class Link:
 
     def _quiet_s(self) -> float:
         """Half of what a living kernel never keeps quiet for: it pings at least each `ping_idle`."""
-        idle = self.timing.get("ping_idle")
-        seconds = float(idle) if isinstance(idle, int | float) and idle > 0 else _PING_IDLE_S
-        return seconds * 1.5
+        return self.told_s("ping_idle_s", _PING_IDLE_S) * 1.5
+
+    def told_s(self, name: str, default_s: float) -> float:
+        """Return one of the kernel's times (seconds) as the auth answer told it."""
+        value = self.timing.get(name)
+        return float(value) if isinstance(value, int | float) and value > 0 else default_s
 
     def _take(self, message: Incoming | EventParams) -> None:
         if isinstance(message, Incoming) and message.frame.kind == "notice" and self._notice(message.frame):

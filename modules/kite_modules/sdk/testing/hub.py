@@ -257,7 +257,7 @@ class Hub:
             "state": peer.state,
             "resumed": again is not None,
             "received": received,
-            "timing": {"call": self._call_s, "ping_idle": self.ping_s},
+            "timing": {"call_s": self._call_s, "ping_idle_s": self.ping_s},
             "limits": {"max_message_bytes": 1024 * 1024},
         }
         return peer, answer, again or []
