@@ -53,14 +53,14 @@ def parse_when(text: str, *, now: datetime, zone: tzinfo | None) -> str | None:
     "10m" (ago), "2026-11-30", "2026-11-30 09:12[:13.5]", "09:12[:13]" (today), with or without a zone (`zone` is
     taken then), "today", "yesterday", "@1764494000" (Unix time). `now` has a zone.
     """
-    ago_s = parse_duration(text)
-    if ago_s is not None:
-        return stamp(now - timedelta(seconds=ago_s))
     local = now.astimezone(zone)
-    if text in _DAYS:
-        day = local - timedelta(days=_DAYS[text])
-        return stamp(day.replace(hour=0, minute=0, second=0, microsecond=0))
+    ago_s = parse_duration(text)
     try:
+        if ago_s is not None:
+            return stamp(now - timedelta(seconds=ago_s))
+        if text in _DAYS:
+            day = local - timedelta(days=_DAYS[text])
+            return stamp(day.replace(hour=0, minute=0, second=0, microsecond=0))
         if text.startswith("@"):
             return stamp(datetime.fromtimestamp(float(text[1:]), now.tzinfo))
         if re.fullmatch(r"\d{1,2}:\d{2}(:\d{2}(\.\d{1,6})?)?", text):
@@ -106,7 +106,7 @@ class Joiner:
         held = self._held.pop((line.run, line.stream), None)
         if held is not None:
             text, esc = escape(held.data + line.data)
-            line = attrs.evolve(line, time=held.time, text=text, esc=esc)
+            line = attrs.evolve(line, text=text, esc=esc)  # a line's time is when it was finished
         if line.pause and len(line.text) < JOINED_MAX_BYTES:
             self._held[line.run, line.stream] = line
             return

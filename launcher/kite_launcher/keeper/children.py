@@ -128,13 +128,12 @@ class Children:
             raw = os.read(embryo.report, REPORT_BYTES)
         except BlockingIOError:
             return
-        never_let_go = embryo.gate >= 0 or not child.alive
         self.loop.remove(embryo.report)
         os.close(embryo.report)
         embryo.close_gate()
         child.embryo = None
         failed = read_report(raw, child.order)
-        if failed is None and never_let_go:
+        if failed is None and not embryo.let_go:
             failed = SpawnFailed(child.name, 0, "the process ended before its program began")
         if failed is not None:
             child.alive = False
@@ -227,8 +226,6 @@ class Children:
 
     def _end(self, child: Child, status: int | None) -> None:
         if child.embryo is not None:
-            if child.embryo.gate >= 0:
-                child.alive = False
             self._hear_report(child)
         ran = child.alive
         child.alive = False

@@ -46,9 +46,11 @@ class Embryo:
     out: Output
     err: Output
     stdin: int
+    let_go: bool = False
 
     def open_gate(self) -> None:
         """Let it run."""
+        self.let_go = True
         with contextlib.suppress(OSError):  # it died at the gate: the report says so
             os.write(self.gate, _GATE_OPEN)
         self.close_gate()
