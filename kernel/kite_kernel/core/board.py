@@ -55,13 +55,15 @@ class Board:
 
     def say(self, peer: Peer, frame: bytes) -> None:
         """Queue a whole frame (header included) for a peer."""
-        if not peer.out:
+        if not peer.touched:
+            peer.touched = True
             self.touched.append(peer)
         peer.out.append(frame)
 
     def send(self, peer: Peer, body: bytes) -> None:
         """Queue one text message for a peer."""
-        if not peer.out:
+        if not peer.touched:
+            peer.touched = True
             self.touched.append(peer)
         peer.out.append(text_header(len(body)) + body)
 
@@ -69,29 +71,43 @@ class Board:
         """Answer a request with an error of the kernel's own."""
         self.send(peer, error(ident, code, reason, outcome, **data))
 
+    def touch(self, peer: Peer) -> None:
+        """Have the edge look after a peer's queue at the next settling."""
+        if not peer.touched:
+            peer.touched = True
+            self.touched.append(peer)
+
     # --- effects ---
 
     def close(
-        self, link: Link, code: int, why: str, *, now: float, ident: bytes = b"null", retry_after_s: float | None = None
+        self,
+        link: Link,
+        code: int,
+        why: str,
+        *,
+        now: float,
+        ident: bytes = b"null",
+        retry_after_s: float | None = None,
+        before: list[bytes] | None = None,
     ) -> None:
-        """Close a wire the proper way: the JSON-RPC error (400x), `bye`, the close frame. Idempotent."""
+        """Close a wire the proper way: the JSON-RPC error (400x), `bye`, the close frame. Idempotent.
+
+        `before` are whole text frames that still go first.
+        """
         if link.closing:
             return
         link.closing = True
         protocol = link.peer.protocol if link.peer is not None else link.protocol
-        frames = b""
+        parts = list(before or ())
         if code >= 4000:
-            frames = text_frame(closing_error(ident, code, protocol))
+            parts.append(text_frame(closing_error(ident, code, protocol)))
         if code not in (1002, 1007):  # after a framing fault the wire does not work any more
-            frames += text_frame(bye(code, protocol, why, retry_after_s))
-            if link.peer is not None and link.peer.link is link:
-                self._count_farewell(link.peer, frames, 2 if code >= 4000 else 1)
+            parts.append(text_frame(bye(code, protocol, why, retry_after_s)))
+        frames = b"".join(parts)
+        if parts and link.peer is not None and link.peer.link is link:
+            link.peer.count_outside(len(parts), frames)  # the farewell counts like every text message (10-wire §8)
         self.note_closed(link, code, why, now=now)
         self.effects.append(CloseWire(link, wire_code(code, protocol), why, frames))
-
-    def _count_farewell(self, peer: Peer, frames: bytes, count: int) -> None:
-        """The farewell counts like every text message (10-wire §8)."""
-        peer.count_outside(count, frames)
 
     def note_closed(self, link: Link, code: int | None, why: str, *, now: float) -> None:
         """Remember a closed connection for `kernel.closed`."""

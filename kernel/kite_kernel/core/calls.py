@@ -157,9 +157,10 @@ class Calls:
             call.frame = whole
             callee.laned = True
             out.append(call)
-            board.touched.append(callee)
+            board.touch(callee)
             return
-        if not out:
+        if not callee.touched:
+            callee.touched = True
             board.touched.append(callee)
         out.append(whole)
 
@@ -249,10 +250,10 @@ class Calls:
         else:
             body = error(call.caller_id, E_INTERNAL_ERROR, "bad_answer", "unknown", module_id=callee.id)
         if call.sink is None:
-            out = caller.out
-            if not out:
+            if not caller.touched:
+                caller.touched = True
                 self._board.touched.append(caller)
-            out.append(text_header(len(body)) + body)
+            caller.out.append(text_header(len(body)) + body)
         else:
             call.sink(body)
         return True

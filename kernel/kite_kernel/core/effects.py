@@ -20,14 +20,13 @@ Clock: TypeAlias = Literal["debounce", "launcher"]
 class CloseWire:
     """Send these frames (whole ones, headers included), then a close frame, then let the socket go.
 
-    `code` is already the number that this peer's protocol version knows. `flush` sends what waits in the queue first.
+    `code` is already the number that this peer's protocol version knows.
     """
 
     link: Link
     code: int
     reason: str
     frames: bytes = b""
-    flush: bool = True
 
 
 @attrs.frozen

@@ -87,11 +87,11 @@ class Events:
                     delivered += 1
             return delivered
         for peer in plain:
-            out = peer.out
-            if not out:
+            if not peer.touched:
+                peer.touched = True
                 touched.append(peer)
             peer.topic = name
-            out.append(frame)
+            peer.out.append(frame)
         for peer, lane in laned:
             self._say_laned(peer, lane, name, wish.key, frame)
         return count
@@ -115,8 +115,7 @@ class Events:
         entry = Laned(lane, mark, frame)
         waiting[mark] = entry
         peer.topic = name
-        if not peer.out:
-            self._board.touched.append(peer)
+        self._board.touch(peer)
         peer.laned = True
         peer.out.append(entry)
 

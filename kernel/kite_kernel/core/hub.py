@@ -73,7 +73,7 @@ class Hub:
         self.events = Events(self.board)
         self.members = Members(self.board, self.calls, self.events, fresh_id)
         self.liveness = Liveness(self.board, now=now)
-        self.queues = Queues(self.board)
+        self.queues = Queues(self.board, self.calls)
         self.tokens = Tokens({})
         self.rates = Rates(settings.timing.rate_window, settings.timing.rate_max)
         self.handlers: dict[str, Handler] = handlers if handlers is not None else {}
@@ -377,7 +377,7 @@ class Hub:
         """Do what fell due."""
         if self.calls.next_at <= now:
             self.calls.on_time(now)
-        if self.queues.critical:
+        if self.queues.next_at() <= now:
             self.queues.on_time(now)
         if self.liveness.next_at() <= now:
             self.liveness.on_time(now)

@@ -91,8 +91,7 @@ class Members:
         if how.resumes and request.resume is not None:
             link.urgent += replay_after(peer, request.resume[1])
         peer.link = link
-        if link.urgent or peer.out:
-            board.touched.append(peer)
+        board.touch(peer)
         if module_id == "launcher" and grant.role == "launcher":
             self._launcher_back(peer, now=now)
         board.topics.forget_audiences()
@@ -116,6 +115,8 @@ class Members:
             return
         peer.session = self._fresh_id()
         peer.resumable = request.protocol >= 2 and request.instance is not None
+        peer.frames_in += peer.received
+        peer.frames_out += peer.sent
         peer.received = 0
         peer.sent = 0
         peer.overrun = False

@@ -99,6 +99,8 @@ class Peer:
         "admin",
         "bytes_in",
         "bytes_out",
+        "frames_in",
+        "frames_out",
         "calls",
         "critical_at",
         "exiting",
@@ -136,6 +138,7 @@ class Peer:
         "subscriptions",
         "token",
         "topic",
+        "touched",
         "working",
     )
 
@@ -166,6 +169,7 @@ class Peer:
         self.working = 0  # calls in its hands
         # the queue
         self.out: list[Any] = []  # bytes; and, where `laned`, Laned and held Call too
+        self.touched = False  # stands in `Board.touched` already
         self.laned = False
         self.lanes = 0
         self.judged = 0  # how many entries of `out` are in `judged_bytes`
@@ -182,6 +186,8 @@ class Peer:
         self.replay: list[tuple[int, bytes]] = []
         self.replay_frames = 0
         self.replay_bytes = 0
+        self.frames_in = 0  # of earlier sessions; `received` and `sent` count this one
+        self.frames_out = 0
         self.bytes_in = 0
         self.bytes_out = 0
 

@@ -17,53 +17,76 @@ from kite_kernel.core.websocket import text_frame
 
 if TYPE_CHECKING:
     from kite_kernel.core.board import Board
+    from kite_kernel.core.calls import Calls
     from kite_kernel.core.peer import Peer
 
 NORMAL: Final = 0
 WARNING: Final = 1
 CRITICAL: Final = 2
 LEVELS: Final = ("normal", "warning", "critical")
+_LEVELS_TOLD: Final = 2
+_PATIENCE: Final = 0.05  # of `[timing] critical`: how long a full queue may give its wire nothing
+_HEADROOM_BYTES: Final = 8 << 20  # above the bound, for a burst to a reader that does read; then even it is cut
 
 
 class Queues:
-    """The law of the outgoing queues. Holds the peers that are critical now."""
+    """The law of the outgoing queues. Holds the peers that are critical or full now."""
 
-    __slots__ = ("_board", "critical")
+    __slots__ = ("_board", "_calls", "_critical", "_full", "_told")
 
-    def __init__(self, board: Board) -> None:
+    def __init__(self, board: Board, calls: Calls) -> None:
         self._board = board
-        self.critical: dict[Peer, None] = {}
+        self._calls = calls
+        self._critical: dict[Peer, None] = {}
+        self._full: dict[Peer, tuple[int, float]] = {}  # bytes that its wire had taken, and since when no more
+        self._told: dict[Peer, list[bytes]] = {}  # warnings that may still wait in the queue
 
     def judge(self, peer: Peer, *, now: float) -> None:
         """Judge a queue that the wire could not take whole, right after the flush."""
         self.measure(peer)
         settings = self._board.settings
         messages, size = len(peer.out), peer.judged_bytes
-        if peer.link is None:
+        link = peer.link
+        if link is None or link.closing:
             if messages > settings.queue_messages or size > settings.queue_bytes:
                 self._overrun(peer)
             return
         share = max(messages / settings.queue_messages, size / settings.queue_bytes)
         level = NORMAL if share < 0.5 else WARNING if share < 0.9 else CRITICAL
-        if share >= 1.0:
-            self._close(peer, messages, size, "full", now=now)
-            return
         if level != peer.pressure:
-            rises = level > peer.pressure
-            peer.pressure = level
-            if level == CRITICAL:
-                peer.critical_at = now
-                self.critical[peer] = None
-            else:
-                self.critical.pop(peer, None)
-            if rises:
-                self._warn(peer, messages, size, LEVELS[level])
+            self._enter(peer, level, messages, size, now)
+        if share < 1.0:
+            self._full.pop(peer, None)
+        elif self._stands_still(peer, now) or size > settings.queue_bytes + _HEADROOM_BYTES:
+            self._close(peer, messages, size, "full", now=now)
+
+    def _enter(self, peer: Peer, level: int, messages: int, size: int, now: float) -> None:
+        """Go to another level; each one that is risen through is told."""
+        for risen in range(peer.pressure + 1, level + 1):
+            self._warn(peer, messages, size, LEVELS[risen])
+        peer.pressure = level
+        if level == CRITICAL:
+            peer.critical_at = now
+            self._critical[peer] = None
+        else:
+            self._critical.pop(peer, None)
+
+    def _stands_still(self, peer: Peer, now: float) -> bool:
+        """Tell whether a full queue has given its wire nothing for a moment: a burst alone is no slow reader."""
+        taken, since = self._full.get(peer, (-1, now))
+        if taken != peer.bytes_out:
+            self._full[peer] = (peer.bytes_out, now)
+            return False
+        return now - since >= self._patience_s
+
+    @property
+    def _patience_s(self) -> float:
+        return self._board.settings.timing.critical * _PATIENCE
 
     def relieved(self, peer: Peer) -> None:
         """The wire took everything that waited."""
         if peer.pressure:
-            peer.pressure = NORMAL
-            self.critical.pop(peer, None)
+            self.forget(peer)
 
     def measure(self, peer: Peer) -> None:
         """Bring `judged_bytes` up to date with the queue."""
@@ -83,30 +106,44 @@ class Queues:
         peer.judged_bytes = size
 
     def next_at(self) -> float:
-        """Return when the next critical queue runs out of time (monotonic; inf: none)."""
-        if not self.critical:
-            return float("inf")
-        return min(peer.critical_at for peer in self.critical) + self._board.settings.timing.critical
+        """Return when the next queue runs out of time (monotonic; inf: none)."""
+        at = float("inf")
+        if self._critical:
+            at = min(peer.critical_at for peer in self._critical) + self._board.settings.timing.critical
+        if self._full:
+            at = min(at, min(since for _, since in self._full.values()) + self._patience_s)
+        return at
 
     def on_time(self, now: float) -> None:
-        """Close those that stayed critical for the whole countdown."""
+        """Close those that stayed critical for the whole countdown, or full without taking anything."""
         limit = self._board.settings.timing.critical
-        for peer in [p for p in self.critical if p.critical_at + limit <= now]:
+        for peer in [p for p in self._critical if p.critical_at + limit <= now]:
             self._close(peer, len(peer.out), peer.judged_bytes, "critical", now=now)
+        for peer in [p for p, (_, since) in self._full.items() if since + self._patience_s <= now]:
+            self.judge(peer, now=now)
 
     def on_stall(self, now: float) -> None:
         """The kernel itself was away: every countdown begins again."""
-        for peer in self.critical:
+        for peer in self._critical:
             peer.critical_at = now
+        self._full = {peer: (-1, now) for peer in self._full}
 
     def forget(self, peer: Peer) -> None:
-        """Its wire is gone."""
+        """Its wire is gone, or free again."""
         peer.pressure = NORMAL
-        self.critical.pop(peer, None)
+        self._critical.pop(peer, None)
+        self._full.pop(peer, None)
+        self._told.pop(peer, None)
 
     def _warn(self, peer: Peer, messages: int, size: int, level: str) -> None:
-        body = notice("pressure", {"messages": messages, "bytes": size, "topic": peer.topic, "level": level})
-        peer.out.append(text_frame(body))
+        told = {"messages": messages, "bytes": size, "topic": peer.topic, "level": level}
+        frame = text_frame(notice("pressure", told))
+        before = self._told.setdefault(peer, [])
+        place = sum(any(entry is old for old in before) for entry in peer.out[: len(before)])
+        peer.out.insert(place, frame)  # ahead of what it warns of, behind the warning before it
+        before.append(frame)
+        peer.judged += 1
+        peer.judged_bytes += len(frame)
         self._board.log(
             "warning",
             "pressure",
@@ -120,6 +157,7 @@ class Queues:
 
     def _close(self, peer: Peer, messages: int, size: int, what: str, *, now: float) -> None:
         link = peer.link
+        told = [old for old in self._told.get(peer, ()) if any(entry is old for entry in peer.out[:_LEVELS_TOLD])]
         self.forget(peer)
         if link is None:
             return
@@ -135,7 +173,8 @@ class Queues:
             topic=peer.topic,
         )
         self._overrun(peer)
-        self._board.close(link, CLOSE_QUEUE_PRESSURE, why, now=now)
+        self._board.close(link, CLOSE_QUEUE_PRESSURE, why, now=now, before=told)
+        self._calls.fail_in_hand(peer, "connection_lost")  # calls may have waited in what is dropped here
 
     def _overrun(self, peer: Peer) -> None:
         """More waited than may wait: what is lost is lost aloud, by `resumed:false`."""

@@ -52,6 +52,7 @@ class Hand:
             touched = board.touched
             board.touched = []
             for peer in touched:
+                peer.touched = False
                 self._flush(peer)
             if board.effects:
                 effects = board.effects
@@ -64,7 +65,7 @@ class Hand:
     def _flush(self, peer: Peer) -> None:
         link = peer.link
         hub = self.hub
-        if link is None:
+        if link is None or link.closing:
             if peer.out:
                 hub.queues.judge(peer, now=trio.current_time())
             return
