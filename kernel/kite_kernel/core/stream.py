@@ -264,15 +264,19 @@ class Stream(Generic[Hand]):
             subscriber.live = True
         return joined
 
+    def is_lost(self, subscriber: Subscriber[Hand]) -> bool:
+        """Tell whether what a subscriber needs next has left the ring."""
+        return subscriber.cursor + 1 < self.frames.oldest
+
     def is_slow(self, subscriber: Subscriber[Hand]) -> bool:
         """Judge after the flush: more waits for it than its queue holds, or its replay was overtaken by the ring.
 
         A single entry larger than the queue's bytes is no reason: it is delivered alone. Source: 40-streams §2, 00 §22.
         """
-        lag = self.frames.seq - subscriber.cursor
         if not subscriber.live:
-            return self.logged_first is None and subscriber.cursor + 1 < self.frames.oldest
-        if lag > self.config.queue or subscriber.cursor + 1 < self.frames.oldest:
+            return self.logged_first is None and self.is_lost(subscriber)
+        lag = self.frames.seq - subscriber.cursor
+        if lag > self.config.queue or self.is_lost(subscriber):
             return True
         return lag > 1 and self.frames.bytes_after(subscriber.cursor) > self.config.queue_bytes
 

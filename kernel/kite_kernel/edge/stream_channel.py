@@ -32,6 +32,19 @@ _log = structlog.get_logger()
 PROBE_S: Final = 1.0
 """After a failed write the disk is asked this often whether it takes anything again."""
 
+PAUSE_S: Final = 0.25
+"""How long a publisher is not read from while a subscriber with a full queue may take half of it.
+
+A hub that is faster than every reader would cut them all: a burst of 64 MB is here in 0.1 s, and no reader that has
+to parse it keeps up with that. One that reads at all takes fifty messages in a few milliseconds.
+"""
+
+PATIENCE_S: Final = 3.0
+"""All such pauses of one stream together; used up, a full queue means the cut at once."""
+
+PATIENCE_REFILL: Final = 0.1
+"""Of the time that passes: slow readers cost a publisher no more than a tenth of it in the long run."""
+
 RETAIN_S: Final = 60.0
 """Retention by age is looked after this often while nothing is published."""
 
@@ -51,6 +64,10 @@ class Channel:
         self.ring_bytes_max: int | None = None
         self._counted = 0
         self._touched: set[PubWire] = set()
+        self._lagging: set[SubWire] = set()
+        self._eased = trio.Event()
+        self._patience_s = PATIENCE_S
+        self._patience_at = self.used_at
 
     # ---- publishing
 
@@ -69,13 +86,52 @@ class Channel:
 
     # ---- sending
 
-    def flush(self) -> None:
-        """Send to every subscriber what it hasn't got, judge the slow, let the oldest frames go. Never waits."""
+    def flush(self, *, patient: bool = False) -> None:
+        """Send to every subscriber what it hasn't got, judge the slow, let the oldest frames go. Never waits.
+
+        Args: `patient`: the caller awaits `ease` next.
+        """
         stream = self.stream
+        patient = patient and self._left_s() > 0
         for subscriber in tuple(stream.subscribers):
-            subscriber.hand.flush()
+            subscriber.hand.flush(patient=patient)
         stream.frames.trim(self.ring_bytes_max)
         stream.frames.forget_joined()
+
+    # ---- the moment that a full queue gets
+
+    def spare(self, wire: SubWire) -> None:
+        """A subscriber's queue is full; `ease` waits for it."""
+        self._lagging.add(wire)
+
+    def is_spared(self, wire: SubWire) -> bool:
+        """Whether it is being waited for."""
+        return wire in self._lagging
+
+    def eased(self, wire: SubWire) -> None:
+        """It has taken enough, or has gone."""
+        self._lagging.discard(wire)
+        if not self._lagging:
+            self._eased.set()
+
+    def _left_s(self) -> float:
+        """Return what is left of the patience, filled up with time."""
+        now = trio.current_time()
+        self._patience_s = min(PATIENCE_S, self._patience_s + PATIENCE_REFILL * (now - self._patience_at))
+        self._patience_at = now
+        return self._patience_s
+
+    async def ease(self) -> None:
+        """Give those with a full queue a moment, then cut the ones who didn't take it. Cancel: safe."""
+        if not self._lagging:
+            return
+        began_at = trio.current_time()
+        self._eased = trio.Event()
+        with trio.move_on_after(min(PAUSE_S, self._left_s())):
+            await self._eased.wait()
+        self._patience_s -= trio.current_time() - began_at
+        for wire in tuple(self._lagging):
+            wire.cut_slow()
 
     def touch_publisher(self, wire: PubWire) -> None:
         """Note that answers for this publisher are ready."""
@@ -285,9 +341,10 @@ class DurableChannel(Channel):
             self._on_safe()
         self._room.set()
         self._room = trio.Event()
-        self.flush()
+        self.flush(patient=True)
         self.flush_publishers()
         self._settle()
+        await self.ease()
 
     def _write(self, entries: list[Entry], now_ms: int) -> None:
         """Write a group, in a worker thread; let go of what retention no longer wants."""

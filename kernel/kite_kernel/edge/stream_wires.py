@@ -172,20 +172,34 @@ class SubWire(StreamWire):
         self._fetched, self.at.cursor = piece
         self.flush()
 
-    def flush(self) -> None:
-        """Send what waits, and judge afterwards. Source: 05-surface §9 (after the flush, not inside a batch)."""
+    def flush(self, *, patient: bool = False) -> None:
+        """Send what waits, and judge afterwards (05-surface §9: after the flush, not inside a batch).
+
+        Args: `patient`: a full queue gets a moment, unless what it needs is gone already.
+        """
         everything = self.wire.flush()
         stream = self.channel.stream
-        if not self._is_off and not (everything and self.at.cursor >= stream.seq) and stream.is_slow(self.at):
-            self._cut_slow()
+        if self._is_off or (everything and self.at.cursor >= stream.seq) or not stream.is_slow(self.at):
+            return
+        if stream.is_lost(self.at) or not (patient or self.channel.is_spared(self)):
+            self.cut_slow()
+        else:
+            self.channel.spare(self)
 
     def on_drained(self, wire: Wire, everything: bool) -> None:
-        """A blocked wire took what it held: judge anew, something may have been lost meanwhile."""
+        """A blocked wire took what it held: it may be well again, or have lost its place meanwhile."""
         super().on_drained(wire, everything)
-        if everything and not self._is_off and self.channel.stream.is_slow(self.at):
-            self._cut_slow()
+        if self._is_off:
+            return
+        stream = self.channel.stream
+        if stream.is_lost(self.at) and not self.channel.reads_log:
+            self.cut_slow()
+        elif self.channel.is_spared(self) and stream.seq - self.at.cursor <= stream.config.queue // 2:
+            self.channel.eased(self)
 
-    def _cut_slow(self) -> None:
+    def cut_slow(self) -> None:
+        """Take it off the list: what is on its wire it may still read, then the 1013."""
+        self.channel.eased(self)
         self.channel.stream.drop(self.at)
         self._is_off = True
         self.channel.on_slow(self)
@@ -194,6 +208,7 @@ class SubWire(StreamWire):
     def leave(self) -> None:
         """Get off the list."""
         self._is_off = True
+        self.channel.eased(self)
         self.channel.stream.subscribers.discard(self.at)
 
 
@@ -259,8 +274,9 @@ class PubWire(StreamWire):
 
     async def settle(self) -> None:
         """Send to subscribers, then the answers; wait for a full disk queue or a reader of no answers."""
-        self.channel.flush()
+        self.channel.flush(patient=True)
         self.wire.flush()
+        await self.channel.ease()
         while not self.wire.ended and not self.wire.closing:
             if self.channel.is_full:
                 await self.channel.wait_room()
