@@ -21,7 +21,6 @@ import trio
 from kite_kernel._contract import CLOSE_AUTH_TIMEOUT, PRE_AUTH_CONNECTIONS
 from kite_kernel.core.http import (
     Head,
-    Incomplete,
     Refusal,
     judge_host,
     judge_origin,
@@ -50,6 +49,10 @@ _REST_S: Final = 0.05  # after a refusal for want of descriptors: some time for 
 _SILENT_S: Final = 0.25  # a stranger younger than this is no silent one yet: its next frame may be on its way
 _ANSWER_S: Final = 1.0  # how long a plain answer may take to be read
 _RETRY_SPREAD_S: Final = (1, 10)  # Retry-After values, spread so that a crowd does not come back as one
+
+
+_PIECE: Final = memoryview(bytearray(4096))  # one for all: nothing waits between reading and looking
+_WHOLE_PATHS: Final = frozenset({"", "ws"})  # planes that have no names below them
 
 
 class Door:
@@ -185,7 +188,7 @@ class Door:
         self.open_connections += 1
         try:
             await self._serve(port, addr)
-        except* (OSError, trio.ClosedResourceError, trio.BrokenResourceError):
+        except* (OSError, EOFError, trio.ClosedResourceError, trio.BrokenResourceError):
             _log.debug("connection broke", key="connection_broke", address=addr)
         except* Exception as group:
             _log.error(
@@ -200,41 +203,35 @@ class Door:
             port.close()
 
     async def _serve(self, port: Port, addr: str) -> None:
-        with trio.CancelScope(deadline=trio.current_time() + self.hand.hub.settings.timing.auth) as scope:
-            self._next_head += 1
-            mark = self._next_head
-            self._heads[mark] = (trio.current_time(), port)
-            try:
-                if isinstance(port, TlsPort):
-                    await port.shake_hands()
-                head, leftover = await self._read_head(port)
-            finally:
-                self._heads.pop(mark, None)
-        if scope.cancelled_caught or head is None:
+        buffer = bytearray()
+        found = None if isinstance(port, TlsPort) else take_head(port, buffer)  # mostly it is there already
+        if found is None:
+            found = await self._await_head(port, buffer)
+        if found is None:
             return
+        head, leftover = found
         if isinstance(head, Refusal):
             _log.info("request refused", key="refused", address=addr, status=head.status, why=head.why)
             await answer(port, refusal_response(head))
             return
         await self._dispatch(port, head, addr, leftover)
 
-    async def _read_head(self, port: Port) -> tuple[Head | Refusal | None, bytes]:
-        buffer = bytearray()
-        piece = memoryview(bytearray(4096))
-        while True:
-            try:
-                count = port.receive_into(piece)
-            except BlockingIOError:
-                await port.wait_readable()
-                continue
-            if not count:
-                return None, b""
-            buffer += piece[:count]
-            head = parse_head(buffer)
-            if isinstance(head, Head):
-                return head, bytes(buffer[head.size_bytes :])
-            if not isinstance(head, Incomplete):
-                return head, b""
+    async def _await_head(self, port: Port, buffer: bytearray) -> tuple[Head | Refusal, bytes] | None:
+        """Wait for the rest of the head, at most `[timing] auth`. Returns: None where it never came."""
+        now = trio.current_time()
+        self._next_head += 1
+        mark = self._next_head
+        self._heads[mark] = (now, port)
+        try:
+            with trio.CancelScope(deadline=now + self.hand.hub.settings.timing.auth):
+                if isinstance(port, TlsPort):
+                    await port.shake_hands()
+                while (found := take_head(port, buffer)) is None:
+                    await port.wait_readable()
+                return found
+        finally:
+            self._heads.pop(mark, None)
+        return None
 
     async def _dispatch(self, port: Port, head: Head, addr: str, leftover: bytes) -> None:
         page = self.pages.get(head.path)
@@ -243,11 +240,13 @@ class Door:
             return
         segment = head.path.split("/", 2)[1]
         plane = self.planes.get(segment)
-        refusal = judge_host(head, self._hosts) or judge_origin(head, self._origins) or judge_query(head)
-        if refusal is None and plane is None:
-            refusal = Refusal(404, "no such path")
-        if refusal is None:
+        if segment in _WHOLE_PATHS and head.path not in ("/", "/ws"):
+            plane = None
+        if plane is not None:
             refusal = judge_upgrade(head, hosts=self._hosts, origins=self._origins)
+        else:
+            refusal = judge_host(head, self._hosts) or judge_origin(head, self._origins) or judge_query(head)
+            refusal = refusal or Refusal(404, "no such path")
         if refusal is not None or plane is None:
             refusal = refusal or Refusal(404, "no such path")
             _log.info("request refused", key="refused", address=addr, status=refusal.status, why=refusal.why)
@@ -267,6 +266,26 @@ class Door:
             return refusal_response(refusal)
         status, body, kind = page(head)
         return response(status, body, content_type=kind, head_only=head.method == "HEAD")
+
+
+def take_head(port: Port, buffer: bytearray) -> tuple[Head | Refusal, bytes] | None:
+    """Read what is there of the head. Returns: None to wait for more, else the head and the bytes after it.
+
+    Errors: EOFError: the other side ended first.
+    """
+    while True:
+        try:
+            count = port.receive_into(_PIECE)
+        except BlockingIOError:
+            return None
+        if not count:
+            raise EOFError
+        buffer += _PIECE[:count]
+        head = parse_head(buffer)
+        if isinstance(head, Head):
+            return head, bytes(buffer[head.size_bytes :])
+        if isinstance(head, Refusal):
+            return head, b""
 
 
 async def answer(port: Port, data: bytes) -> None:

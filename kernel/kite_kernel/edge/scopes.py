@@ -25,10 +25,10 @@ class Scopes:
     def arm(self, clock: Clock, key: str, delay_s: float) -> None:
         """Start (or start anew) a clock."""
         self.disarm(clock, key)
-        scope = trio.CancelScope()
+        scope = trio.CancelScope(deadline=trio.current_time() + delay_s)
         self._running[clock, key] = scope
         self._delays[clock, key] = delay_s
-        self._hand.nursery.start_soon(self._run, clock, key, delay_s, scope)
+        self._hand.nursery.start_soon(self._run, clock, key, scope)
 
     def disarm(self, clock: Clock, key: str) -> None:
         """Cancel a clock, if it runs."""
@@ -42,9 +42,9 @@ class Scopes:
         for (clock, key), delay_s in list(self._delays.items()):
             self.arm(clock, key, delay_s)
 
-    async def _run(self, clock: Clock, key: str, delay_s: float, scope: trio.CancelScope) -> None:
+    async def _run(self, clock: Clock, key: str, scope: trio.CancelScope) -> None:
         with scope:
-            await trio.sleep(delay_s)
+            await trio.sleep_forever()  # until the scope's deadline, or until it is disarmed
         if self._running.get((clock, key)) is not scope:
             return
         del self._running[clock, key]
