@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import socket
 import ssl
-from typing import Protocol
+from typing import Final, Protocol
 
 import trio
 
@@ -35,6 +35,24 @@ class Port(Protocol):
         """Let go at once; wakes whoever waits. Idempotent."""
 
 
+_ROOM_MIN_BYTES: Final = 262_144
+_ROOM_ALL: Final = -1  # as unsigned: no bound
+
+
+def keep_room(sock: socket.socket, *, keep: bool) -> None:
+    """Leave half of a socket's send buffer free for a last word, or let it be used now (which wakes a writer).
+
+    A peer that doesn't read fills the buffer to its brim; a close frame then never leaves this process. Linux bounds
+    what is queued and not sent yet by TCP_NOTSENT_LOWAT; elsewhere, and on Unix sockets, nothing happens.
+    """
+    option = getattr(socket, "TCP_NOTSENT_LOWAT", None)
+    if option is None or sock.family == socket.AF_UNIX:
+        return
+    with contextlib.suppress(OSError):
+        half = sock.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF) // 2
+        sock.setsockopt(socket.IPPROTO_TCP, option, max(_ROOM_MIN_BYTES, half) if keep else _ROOM_ALL)
+
+
 class SocketPort:
     """A non-blocking stdlib socket."""
 
@@ -57,6 +75,10 @@ class SocketPort:
     async def wait_writable(self) -> None:
         """See Port."""
         await trio.lowlevel.wait_writable(self._sock)
+
+    def keep_room(self, *, keep: bool) -> None:
+        """See the function."""
+        keep_room(self._sock, keep=keep)
 
     def end_writing(self) -> None:
         """See Port."""
@@ -121,6 +143,10 @@ class TlsPort:
     async def wait_writable(self) -> None:
         """See Port."""
         await trio.lowlevel.wait_writable(self._sock)
+
+    def keep_room(self, *, keep: bool) -> None:
+        """See the function."""
+        keep_room(self._sock, keep=keep)
 
     def end_writing(self) -> None:
         """See Port. TLS 1.3 has no half-close that peers agree on: the TCP side is ended."""

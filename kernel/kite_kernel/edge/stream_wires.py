@@ -17,6 +17,7 @@ from kite_kernel.core.stream_pulse import Beat, Pulse
 from kite_kernel.core.stream_request import read_tagged
 from kite_kernel.core.text import encode
 from kite_kernel.core.websocket import Closed, Codec, Fault, Ping, ping_frame, text_frame
+from kite_kernel.edge.port import SocketPort, TlsPort
 from kite_kernel.edge.wire import Wire
 
 if TYPE_CHECKING:
@@ -139,6 +140,7 @@ class SubWire(StreamWire):
     ) -> None:
         super().__init__(channel, port, nursery, hello, addr)
         self.at = Subscriber(cursor, joined_at=trio.current_time(), hand=self)
+        self._keep_room(keep=True)
         self._fetched = b""
         self._is_fetching = False
         self._is_off = False
@@ -197,6 +199,11 @@ class SubWire(StreamWire):
         elif self.channel.is_spared(self) and stream.seq - self.at.cursor <= stream.config.queue // 2:
             self.channel.eased(self)
 
+    def _keep_room(self, *, keep: bool) -> None:
+        port = self.wire.port
+        if isinstance(port, SocketPort | TlsPort):
+            port.keep_room(keep=keep)
+
     def cut_slow(self) -> None:
         """Take it off the list: what is on its wire it may still read, then the 1013."""
         self.channel.eased(self)
@@ -204,6 +211,7 @@ class SubWire(StreamWire):
         self._is_off = True
         self.channel.on_slow(self)
         self.wire.close(CLOSE_TRY_AGAIN_LATER, "slow consumer", within_s=self.channel.config.close_timeout_s)
+        self._keep_room(keep=False)  # the last word leaves this process at once; the peer may read it when it likes
 
     def leave(self) -> None:
         """Get off the list."""
