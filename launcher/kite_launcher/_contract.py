@@ -270,7 +270,9 @@ CONFIG: Final[dict[str, dict[str, dict[str, Any]]]] = {'instance': {'name': {'ty
                                  'doc': 'durable: messages kept'},
                'keep_age': {'type': 'duration', 'positive': True, 'doc': 'durable: age kept'}},
  'module.*': {'command': {'type': 'command', 'doc': 'argv; no shell'},
-              'module': {'type': 'str', 'doc': 'a Python package run as python -P -m NAME'},
+              'module': {'type': 'str',
+                         'doc': "a Python package run as python -P -m NAME, or a .py file, by the launcher's "
+                                'interpreter'},
               'after': {'type': 'strlist', 'default': [], 'doc': 'started after these'},
               'requires': {'type': 'strlist', 'default': [], 'doc': 'as after, and tied to their fates'},
               'restart': {'type': 'str', 'default': 'always', 'choices': ['always', 'on-failure', 'never']},

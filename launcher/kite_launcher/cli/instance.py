@@ -41,7 +41,8 @@ def find(asked: Asked, environ: Mapping[str, str], cwd: str) -> Instance:
     if asked.config:
         return _by_config(_absolute(asked.config, cwd), environ)
     if environ.get("KITE_STATE_DIR"):
-        return _by_state_dir(_absolute(environ["KITE_STATE_DIR"], cwd), asked, environ, cwd)
+        state_dir = of_module_dir(_absolute(environ["KITE_STATE_DIR"], cwd))
+        return _by_state_dir(state_dir, asked, environ, cwd)
     if environ.get("KITE_CONFIG"):
         return _by_config(_absolute(environ["KITE_CONFIG"], cwd), environ)
     found = find_upward(cwd)
@@ -53,6 +54,14 @@ def find(asked: Asked, environ: Mapping[str, str], cwd: str) -> Instance:
             "name one with --config, or make one with `kite init`",
         )
     return _by_config(found, environ)
+
+
+def of_module_dir(path: str) -> str:
+    """Return the instance's directory when `path` is a module's own one, as a child of Kite's has it."""
+    parent, above = os.path.dirname(path), os.path.dirname(os.path.dirname(path))
+    if os.path.basename(parent) != "modules" or os.path.exists(os.path.join(path, "instance.id")):
+        return path
+    return above if os.path.exists(os.path.join(above, "instance.id")) else path
 
 
 def find_upward(cwd: str) -> str | None:

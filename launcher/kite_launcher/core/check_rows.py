@@ -46,9 +46,10 @@ class FileFault:
 class Facts:
     """What the check may ask of the world outside the file; the edge answers, tests answer with dictionaries.
 
-    `read(path)` gives a file's text. `user(name)` says whether that account exists. `program(argv0, cwd, path)` and
-    `package(name)` say what keeps a program or package from being started (None: nothing); where they are None the
-    question is not asked, because a start reports it as that module's own failure instead (case S-45).
+    `read(path)` gives a file's text. `user(name)` says whether that account exists. `program(argv0, cwd, path)`,
+    `package(name)` and `file(path)` say what keeps a program, package or script from being started (None: nothing);
+    where they are None the question is not asked, because a start reports it as that module's own failure instead
+    (case S-45).
     """
 
     environ: Mapping[str, str]
@@ -56,6 +57,7 @@ class Facts:
     user: Callable[[str], bool]
     program: Callable[[str, str, str | None], str | None] | None = None
     package: Callable[[str], str | None] | None = None
+    file: Callable[[str], str | None] | None = None
 
 
 class _Wrong(Exception):

@@ -95,10 +95,13 @@ class ModuleReader:
         row = self._checker.table(draft.path, draft.table, ROWS)
         given = draft.table
         stock = draft.stock_path is not None
-        package = row["module"]
-        if stock and row["command"] is None and package is None:
+        package: str | None = row["module"]
+        script: str | None = None
+        if package is not None and package.endswith(".py"):
+            package, script = None, self._absolute(package)
+        if stock and script is None and row["command"] is None and package is None:
             package = f"kite_modules.{draft.name}"
-        self._check_command(draft, row, package)
+        self._check_command(draft, row, stock=stock)
         cwd = self._absolute(row["cwd"])
         env = self._environment(draft.path, row)
         spec = ModuleSpec(
@@ -139,22 +142,23 @@ class ModuleReader:
             options=self._options(draft, row["options"], package),
             stock=stock,
             place=self._checker.places.name(draft.path),
+            script=script,
         )
         if row["backoff"] > row["backoff_max"] and isinstance(given, dict) and ("backoff" in given):
             self._checker.wrong((*draft.path, "backoff"), "expected backoff to be at most backoff_max")
         self._check_program(draft.path, spec)
         return spec
 
-    def _check_command(self, draft: Draft, row: Mapping[str, Any], package: str | None) -> None:
-        table = draft.table if isinstance(draft.table, dict) else {}
-        if row["command"] is not None and row["module"] is not None:
+    def _check_command(self, draft: Draft, row: Mapping[str, Any], *, stock: bool) -> None:
+        name = row["module"]
+        if row["command"] is not None and name is not None:
             self._checker.wrong_name((*draft.path, "module"), "expected either command or module, not both")
-        elif package is None and "command" not in table and "module" not in table:
+        elif not stock and "command" not in draft.table and "module" not in draft.table:
             text = f'expected command = ["…"] or module = "…" in [module.{draft.name}]'
             self._checker.wrong_name(draft.path, text)
-        name = row["module"]
-        if name is not None and re.fullmatch(r"[^\W\d]\w*(\.[^\W\d]\w*)*", name) is None:
-            self._checker.wrong((*draft.path, "module"), f"expected the name of a Python package, not {shown(name)}")
+        if name is not None and re.fullmatch(r"[^\W\d]\w*(\.[^\W\d]\w*)*|.*\.py", name) is None:
+            text = f"expected a Python package or a .py file, not {shown(name)}"
+            self._checker.wrong((*draft.path, "module"), text)
 
     def _program(self, command: tuple[str, ...] | None) -> str | None:
         return self._absolute(command[0]) if command and "/" in command[0] else None
@@ -169,6 +173,10 @@ class ModuleReader:
             fault = self._facts.program(spec.program or spec.command[0], spec.cwd, search)
             if fault is not None:
                 self._checker.wrong((*path, "command", 0), f"module {spec.name}: {fault}")
+        elif spec.script and self._facts.file is not None:
+            fault = self._facts.file(spec.script)
+            if fault is not None:
+                self._checker.wrong((*path, "module"), f"module {spec.name}: {fault}")
         elif spec.package and self._facts.package is not None:
             fault = self._facts.package(spec.package)
             if fault is not None:

@@ -22,6 +22,7 @@ Action = Literal["start", "stop", "restart", "keep", "apply"]
 # ModuleSpec field -> its key in kite.toml where the two differ.
 _KEYS: Final[Mapping[str, str]] = {
     "package": "module",
+    "script": "module",
     "program": "command",
     "within_s": "within",
     "backoff_s": "backoff",

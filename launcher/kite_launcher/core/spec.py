@@ -125,7 +125,8 @@ class ModuleSpec:
 
     `command` holds argv byte for byte (no shell); with `package` instead the launcher's interpreter runs it, see
     `argv`. `program` is the absolute path of the file to start when command[0] holds a slash, else None: looked up in
-    the child's PATH. `env` is env_file with `env` over it, already expanded; it may hold secrets. Paths are absolute.
+    the child's PATH. `script` is the absolute path of a Python file that `module` named instead of a package. `env` is
+    env_file with `env` over it, already expanded; it may hold secrets. Paths are absolute.
     `health_s` is scaled by [timing], the module's other times are not. `place` does not count in a comparison.
     """
 
@@ -166,6 +167,7 @@ class ModuleSpec:
     options: Mapping[str, Any] | None = attrs.field(repr=False)
     stock: bool
     place: Place = attrs.field(eq=False)
+    script: str | None = None
 
     @property
     def speaks_kite(self) -> bool:
@@ -183,10 +185,13 @@ class ModuleSpec:
     def argv(self, python: str) -> tuple[str, ...]:
         """Return the argv to start; `python` is the launcher's own interpreter (absolute path).
 
-        `-P` keeps files beside kite.toml from being imported instead of the library's.
+        `-P` keeps files beside kite.toml from being imported instead of the library's; a script has its own folder's
+        files at hand, as everywhere in Python.
         """
         if self.command is not None:
             return self.command
+        if self.script is not None:
+            return (python, self.script)
         return (python, "-P", "-m", self.package or "")
 
     def instances(self) -> tuple[str, ...]:

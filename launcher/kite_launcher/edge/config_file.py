@@ -67,6 +67,7 @@ def facts(*, check: bool) -> Facts:
         user=_has_user,
         program=_program_fault if check else None,
         package=_package_fault if check else None,
+        file=_script_fault if check else None,
     )
 
 
@@ -119,6 +120,10 @@ def _program_fault(program: str, cwd: str, search: str | None) -> str | None:
     if not path.is_file() or not os.access(path, os.X_OK):
         return f"{program!r} is not executable"
     return None
+
+
+def _script_fault(path: str) -> str | None:
+    return None if os.path.isfile(path) else f"no file {path!r}"
 
 
 def _package_fault(package: str) -> str | None:

@@ -86,6 +86,14 @@ def test_a_state_directory_remembers_its_file(tmp_path: Path, environ: dict[str,
     assert find(Asked(state_dir=str(state), config=str(other)), environ, "/").config == str(other)
 
 
+def test_a_module_that_calls_kite_means_its_own_instance(tmp_path: Path, environ: dict[str, str]) -> None:
+    own = tmp_path / "s" / "modules" / "x"
+    own.mkdir(parents=True)
+    assert find(Asked(), {**environ, "KITE_STATE_DIR": str(own)}, "/").state_dir == str(own)
+    (tmp_path / "s" / "instance.id").write_text("", encoding="utf-8")
+    assert find(Asked(), {**environ, "KITE_STATE_DIR": str(own)}, "/").state_dir == str(tmp_path / "s")
+
+
 def test_without_any_file_it_says_where_it_looked(tmp_path: Path, environ: dict[str, str]) -> None:
     with pytest.raises(Failure) as caught:
         find(Asked(), environ, str(tmp_path))

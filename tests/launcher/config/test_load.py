@@ -326,6 +326,13 @@ def test_a_package_runs_with_the_launchers_python_shielded_from_the_folder() -> 
     assert spec("[module.x]\nmodule = 'pkg.sub'\n").modules["x"].argv("/py") == ("/py", "-P", "-m", "pkg.sub")
 
 
+def test_a_script_runs_with_the_launchers_python_too() -> None:
+    assert spec("[module.x]\nmodule = 'my mod/x.py'\n").modules["x"].argv("/py") == ("/py", "/home/lab/my mod/x.py")
+    (line,) = mistakes_of("[module.x]\nmodule='x.py'", facts(file=lambda path: f"no file {path!r}"))
+    assert line == "kite.toml:2:8: module x: no file '/home/lab/x.py'"
+    assert len(mistakes("[module.x]\nmodule = 'a b'\n")) == 1
+
+
 @pytest.mark.parametrize(
     ("toml", "ready"),
     [
