@@ -98,7 +98,8 @@ class ModuleReader:
         package: str | None = row["module"]
         script: str | None = None
         if package is not None and package.endswith(".py"):
-            package, script = None, self._absolute(package)
+            script = self._absolute(package)
+            package = None
         if stock and script is None and row["command"] is None and package is None:
             package = f"kite_modules.{draft.name}"
         self._check_command(draft, row, stock=stock)

@@ -289,9 +289,7 @@ class Commands:
         token = self._token(name)
         if token is None:
             near = difflib.get_close_matches(name, self._units, 1)
-            raise RefusedError(
-                EXIT_USAGE, f"no module {name!r} that speaks Kite", f"did you mean {near[0]}?" if near else ""
-            )
+            raise RefusedError(EXIT_USAGE, f"no module {name!r}", f"did you mean {near[0]}?" if near else "")
         return {"token": token}
 
 

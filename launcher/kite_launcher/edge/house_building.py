@@ -391,8 +391,14 @@ class Launcher:
         raise RefusedError(EXIT_NO, "upgrade is not possible here")
 
     def _issue_token(self, name: str) -> str | None:
-        if not self._tokens.holds(name) or name in ("launcher", "watchdog"):
+        if name in ("launcher", "watchdog"):
             return None
+        if not self._tokens.holds(name):
+            # A plain program is handed none, yet whoever starts it may ask for one by hand.
+            unit = self._house.specs.get(name)
+            if unit is None or unit.module is None:
+                return None
+            self._tokens.token(name, "module")
         token = self._tokens.issue(name)
         self._tokens.write()
         self._instance.signal_kernel()
