@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import datetime
+import gc
 import json
 import os
 import resource
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from kite_kernel.core.auth import Tokens
 
 _log = structlog.get_logger()
+_COLLECTOR: Final = (50_000, 20, 50)  # allocations before a pass over the young, young passes before an older one
 _DESCRIPTORS_OWN: Final = 24  # stores, logs, spare, epoll: what a kernel needs beside its connections
 
 
@@ -84,6 +86,16 @@ def main(argv: Sequence[str] | None = None) -> int:
         place = _where(error)
         print(f"kite-kernel: a bug: {type(error).__name__} at {place}", file=sys.stderr)  # noqa: T201
         return EXIT_BUG
+
+
+def tune_collector() -> None:
+    """Make the cycle collector rare: what was made so far stays, and little of what comes is in a cycle.
+
+    Measured: at its defaults it took a third of the time of a storm of connections.
+    """
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(*_COLLECTOR)
 
 
 def _where(error: BaseException) -> str:
@@ -187,6 +199,7 @@ class _Start:
             for sock in everything:
                 running.listen(sock)
             self._say_ready(first, tls is not None)
+            tune_collector()
             await kernel.run(running)
 
     def _say_ready(self, first: socket.socket, secure: bool) -> None:
