@@ -32,10 +32,10 @@ class Listener(WSListener):
     def __init__(self, core: Core) -> None:
         super().__init__()
         self.core = core
-        self.peer = Peer(None)
 
     def on_ws_connected(self, transport: WSTransport) -> None:
-        self.peer.link = transport
+        address = transport.underlying_transport.get_extra_info("peername")[0]
+        self.peer = Peer(transport, address, transport.disconnect)
 
     def on_ws_frame(self, transport: WSTransport, frame: WSFrame) -> None:
         if frame.msg_type == TEXT:

@@ -21,7 +21,7 @@ async def main() -> None:
     )
 
     async def handle(link: ServerConnection) -> None:
-        peer = Peer(link)
+        peer = Peer(link, link.remote_address[0], link.transport.abort)
         try:
             async for text in link:
                 core.on_text(peer, text)

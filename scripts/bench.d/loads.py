@@ -211,9 +211,12 @@ class Fan:
         self.poll.close()
 
 
-def connect(hub: Hub, tokens: dict[str, str], seconds: float, names: list[str] | None = None) -> Measured:
+_turns: dict[int, int] = {}  # by port: which module comes next, so that rounds do not meet each other's
+
+
+def connect(hub: Hub, tokens: dict[str, str], seconds: float) -> Measured:
     """Connections with authentication per second, CONNECT_AT_ONCE at a time, each closed again after its answer."""
-    ids = names or [name for name in tokens if name.startswith("conn-")]
+    ids = [name for name in tokens if name.startswith("conn-")]
     auths = [
         frame(
             b'{"jsonrpc":"2.0","id":1,"method":"auth","params":{"token":"%b","module_id":"%b","protocol":2}}'
@@ -223,7 +226,7 @@ def connect(hub: Hub, tokens: dict[str, str], seconds: float, names: list[str] |
     ]
     poll = select.epoll()
     open_: dict[int, tuple[socket.socket, int, bytes]] = {}
-    turn = done = 0
+    turn, done = _turns.get(hub.port, 0), 0
     clock = Clock(hub)
     while time.perf_counter() - clock.began < seconds:
         while len(open_) < CONNECT_AT_ONCE:
@@ -252,6 +255,7 @@ def connect(hub: Hub, tokens: dict[str, str], seconds: float, names: list[str] |
                     sock.sendall(auths[index])
                 open_[number] = (sock, index, data)
     measured = clock.done(done)
+    _turns[hub.port] = turn
     for sock, _, _ in open_.values():
         sock.close()
     return measured

@@ -17,7 +17,7 @@ from wire import module
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-CONNECT_NAMES = 10_000  # a pair of address and id may authenticate 20 times in 10 s: enough names never meet that
+CONNECT_NAMES = 40_000  # a pair of address and id may authenticate 20 times in 10 s: enough names never meet that
 IDLE_MODULES = 5_000
 WIDE_PATTERNS = 10_000  # what one connection may subscribe to
 DEAF_HEARS = 10
@@ -116,12 +116,12 @@ def connect(plan: Plan) -> list[Row]:
 
 def idle(plan: Plan) -> list[Row]:
     """Memory of a connection that does nothing."""
-    count = IDLE_MODULES // 5 if plan.quick else IDLE_MODULES
+    count = IDLE_MODULES
     rows: list[Row] = []
     print(f"\nmemory of an idle connection, {count:,} of them")
     for name in plan.hubs:
         with hubs(plan, [name]) as (hub,):
-            loads.connect(hub, plan.tokens, 0.2, ["bench-caller", "bench-callee", "bench-pub"])
+            loads.connect(hub, plan.tokens, 0.2)
             before = hub.rss_bytes()
             with Crowd(hub.port, plan.tokens, [f"idle-{n}" for n in range(count)]):
                 each = (hub.rss_bytes() - before) / count / 1000
