@@ -7,8 +7,10 @@ everywhere. Source: spec 60-watchdog, 05 §3, §4.
 from __future__ import annotations
 
 import os
+import random
 import signal
 import sys
+from collections.abc import Callable
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -21,6 +23,7 @@ from kite_watchdog.core.frames import Event
 from kite_watchdog.core.link import Decision
 from kite_watchdog.core.options import OPTIONS_BYTES_MAX, Options, OptionsError, decode_options
 from kite_watchdog.core.remedy import ASK_AFTER_S, Action, Lost, Watch, decide
+from kite_watchdog.edge.connect import OpenStream
 from kite_watchdog.edge.files import Unread, read_own
 from kite_watchdog.edge.heartbeat import Heartbeat
 from kite_watchdog.edge.instance import Instance, Outcome
@@ -52,10 +55,16 @@ class Settings:
 class Watchdog(Peer):
     """Joins the rooms; holds no rule of its own."""
 
-    def __init__(self, settings: Settings, log: Log, *, rng: Any = None) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        log: Log,
+        *,
+        open_stream: OpenStream = trio.open_tcp_stream,
+        rng: Callable[[], float] = random.random,
+    ) -> None:
         self._settings, self._log = settings, log
         options = settings.options
-        extra = {} if rng is None else {"rng": rng}
         self.link = Link(
             settings.url,
             settings.token,
@@ -65,7 +74,8 @@ class Watchdog(Peer):
             log=log,
             scale=options.scale,
             meta={"pid": os.getpid(), "version": _version(), "lang": "python"},
-            **extra,
+            open_stream=open_stream,
+            rng=rng,
         )
         self.launcher = Launcher(settings.state_dir, self.link)
         self.heartbeat = Heartbeat(self.link, log, scale=options.scale)
@@ -77,7 +87,7 @@ class Watchdog(Peer):
             stacks=stacks,
             options=options,
             log=log,
-            **extra,
+            rng=rng,
         )
         self.instance = Instance(settings.state_dir, options=options, log=log, tell=self.link.publish)
         self.watch = Watch(debounce_s=options.debounce_s)
