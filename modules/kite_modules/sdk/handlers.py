@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import inspect
 import logging
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
 from typing import Any, Final, Protocol
 
 import attrs
@@ -228,7 +228,17 @@ class Server:
         if inspect.iscoroutinefunction(function):
             return await function(*first, **arguments)
         value = await self._run_sync(lambda: function(*first, **arguments), self._threads)
+        if isinstance(value, Generator):
+            return await _run_through(self._stepwise(value), call)
         return await value if inspect.isawaitable(value) else value
+
+    async def _stepwise(self, values: Generator[Any, None, Any]) -> AsyncGenerator[Any, None]:
+        """Run a plain generator, each step in a worker thread."""
+        while True:
+            value = await self._run_sync(lambda: next(values, _NO_MORE), self._threads)
+            if value is _NO_MORE:
+                return
+            yield value
 
     def _blame(self, handler: Handler, call: Call, error: Exception, *, outcome: str = "unknown") -> str:
         """Log a handler's own fault and return the answer, which tells strangers no more than its kind."""
@@ -243,6 +253,7 @@ class Server:
         return frames.error(call.id, _contract.E_INTERNAL_ERROR, text, data)
 
 
+_NO_MORE: Final = object()
 _CANCELLED: Final = {"reason": "cancelled", "outcome": "unknown"}
 
 

@@ -8,8 +8,8 @@ import random
 import signal
 import sys
 from collections.abc import AsyncGenerator, Awaitable, Callable
-from contextlib import asynccontextmanager, suppress
-from typing import Any, Final, NoReturn, TypeVar, overload
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from typing import TYPE_CHECKING, Any, ClassVar, Final, NoReturn, TypeVar, overload
 
 import msgspec
 import trio
@@ -26,11 +26,12 @@ from kite_modules.sdk.runtime import Listener, Runtime
 from kite_modules.sdk.settings import Settings, from_environment
 from kite_modules.sdk.transport import Connector
 
+if TYPE_CHECKING:
+    from kite_modules.sdk.bridge import Engine
+
 EX_FAILED: Final = 1
-EX_SOFTWARE: Final = 70
 F = TypeVar("F", bound=Callable[..., Any])
 Task = Callable[[Kite], Awaitable[None]]
-_INJECTABLE: Final = (Call, Kite)
 
 
 class Module:
@@ -40,6 +41,9 @@ class Module:
     under a shared name too; `options` a class that the options of kite.toml are checked against; `concurrency` how many
     handlers run at once; `policy` how it comes back.
     """
+
+    injectable: ClassVar[tuple[type, ...]] = (Call, Kite)
+    """Annotations of parameters that the SDK fills in itself."""
 
     def __init__(
         self,
@@ -122,7 +126,7 @@ class Module:
             raise ValueError(f"{name!r} is no method name")
         urgent = name == "health"
         with suppress(NameError):  # a hint that is defined further down: read again at the start
-            Handler.read(name, function, _INJECTABLE, urgent=urgent)
+            Handler.read(name, function, self.injectable, urgent=urgent)
         self._methods[name] = (function, urgent)
 
     # ------------------------------------------------------------------ connection
@@ -149,10 +153,25 @@ class Module:
         told to end. Raises: NotConnected when a final close code ends it; SettingsError when the environment lacks
         something. `connect`, `run_sync` and `chance` are seams for tests.
         """
+        connecting = self._connect(settings, None, connect=connect, run_sync=run_sync, chance=chance)
+        async with connecting as kite:
+            yield kite
+
+    @asynccontextmanager
+    async def _connect(
+        self,
+        settings: Settings | None,
+        engine: Engine | None,
+        *,
+        connect: Connector | None = None,
+        run_sync: RunSync = in_thread,
+        chance: Callable[[], float] = random.random,
+    ) -> AsyncGenerator[Kite, None]:
+        """Do what `connected` says; `engine` is the door for adapters to other loops and threads."""
         settings = settings or from_environment()
         runtime = Runtime(
             settings,
-            handlers=[Handler.read(n, f, _INJECTABLE, urgent=u) for n, (f, u) in self._offered().items()],
+            handlers=[Handler.read(n, f, self.injectable, urgent=u) for n, (f, u) in self._offered().items()],
             listeners=self._listeners,
             farewells=self._farewells,
             registration={"service": self.service, "version": self.version},
@@ -163,12 +182,17 @@ class Module:
             chance=chance,
         )
         runtime.kite.options = self._read_options(settings)
+        runtime.inject.update(self._injections(engine, runtime.kite))
         async with runtime.running() as kite:
             self._kite = kite
             try:
                 yield kite
             finally:
                 self._kite = None
+
+    def _injections(self, engine: Engine | None, kite: Kite) -> dict[type, Any]:
+        """Return what parameters of these annotations are filled with."""
+        return {Kite: kite}
 
     def _offered(self) -> dict[str, tuple[Callable[..., Any], bool]]:
         return {"health": (_healthy, True), **self._methods}
@@ -198,7 +222,7 @@ class Module:
 
     async def _run(self, main: Task | None) -> int:
         try:
-            async with self.connected() as kite, trio.open_nursery() as nursery:
+            async with self._connected_for_run() as kite, trio.open_nursery() as nursery:
                 nursery.start_soon(_end_on_signal, kite, nursery.cancel_scope)
                 for task in self._tasks:
                     nursery.start_soon(task, kite)
@@ -206,20 +230,25 @@ class Module:
                     await main(kite)
                     nursery.cancel_scope.cancel()
                 await trio.sleep_forever()
-        except SettingsError as error:
-            log.say(logging.ERROR, str(error))
-            return error.exit_code
-        except NotConnected:
-            return EX_FAILED  # the link said why
-        except KiteError as error:
-            log.say(logging.ERROR, f"the module ends: {error}")
-            return EX_FAILED
         except Exception as error:
-            cause = error.exceptions[0] if isinstance(error, ExceptionGroup) else error
-            text = f"the module ends: {type(cause).__name__}: {cause}"
-            log.say(logging.ERROR, text, at=where_it_failed(error))
-            return EX_FAILED
+            return exit_code_of(error)
         return 0
+
+    def _connected_for_run(self) -> AbstractAsyncContextManager[Kite]:
+        return self._connect(None, None)
+
+
+def exit_code_of(error: Exception) -> int:
+    """Say in one line why a module ends, and return its exit code."""
+    while isinstance(error, ExceptionGroup):
+        error = error.exceptions[0]
+    if isinstance(error, SettingsError):
+        log.say(logging.ERROR, str(error))
+        return error.exit_code
+    if not isinstance(error, NotConnected):  # there the link said why
+        what = str(error) if isinstance(error, KiteError) else f"{type(error).__name__}: {error}"
+        log.say(logging.ERROR, f"the module ends: {what}", at=where_it_failed(error))
+    return EX_FAILED
 
 
 async def _healthy() -> dict[str, str]:

@@ -76,6 +76,7 @@ class Runtime:
             connect=connect,
         )
         self.kite = Kite(self._link, self._dispatcher)
+        self.inject: dict[type, Any] = {Kite: self.kite}
         self._registration = registration
         self._handlers = handlers
         self._listeners = listeners
@@ -118,9 +119,7 @@ class Runtime:
             raise NotConnected(self._link.session.reason, self._link.session.last_close_code)
 
     def _make_server(self, nursery: trio.Nursery) -> Server:
-        server = Server(
-            self._link, nursery, inject={Kite: self.kite}, run_sync=self._run_sync, concurrency=self._concurrency
-        )
+        server = Server(self._link, nursery, inject=self.inject, run_sync=self._run_sync, concurrency=self._concurrency)
         server.handlers.update({handler.name: handler for handler in self._handlers})
         return server
 

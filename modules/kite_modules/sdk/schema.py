@@ -9,7 +9,7 @@ from __future__ import annotations
 import inspect
 import re
 import typing
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, Iterator
 from contextlib import suppress
 from typing import Any, Final
 
@@ -148,7 +148,7 @@ def _field(function: Callable[..., Any], parameter: inspect.Parameter, hint: Any
 
 def _result_schema(hint: Any) -> dict[str, Any] | None:
     origin = typing.get_origin(hint)
-    if origin in (AsyncIterator, AsyncGenerator):
+    if origin in (AsyncIterator, AsyncGenerator, Iterator, Generator):
         hint = typing.get_args(hint)[0]
     if hint is Any:
         return None
