@@ -35,6 +35,7 @@ class Keeper:
 
     def __init__(self, state_dir: Path) -> None:
         self.loop = Loop()
+        self._saying = False
         self._say_on: Callable[[str], None] = lambda text: None  # nobody listens yet
         self._state_dir = state_dir
         settings = KeeperSettings()
@@ -45,6 +46,7 @@ class Keeper:
         records = RecordBook(state_dir / "keeper.json")
         self.children = Children(self.loop, self.store, journal, ExitBook(state_dir / "exits.jsonl"), records)
         self.desk = Desk(state_dir, self.children, self._settle, self._leave)
+        self.desk.on_left = lambda: self._tick_in(LOOK_S)
         self._say_on = self.desk.say
         self.housekeeping = Housekeeping(
             self.children, state_dir / "instance.lock", lambda: self.desk.connected, self.say
@@ -52,6 +54,7 @@ class Keeper:
         for record in records.load():
             self.children.adopt(record, {})
         self._listening_said = False
+        self._ticks = 0
 
     def _make_whole(self, journal: Journal) -> None:
         """Finish what a killed keeper left half done: cut back what it wrote but did not take."""
@@ -74,8 +77,13 @@ class Keeper:
         """Write a line into the keeper's own log and tell the launcher, with what became of the logs."""
         line = format_record(f"kite: {text}".encode(), "k", time=utc_stamp(), stream="err", run=0)
         now = self.loop.now
-        if self._own.ready(now=now) and self._own.make_room(len(line), now=now):
-            self._own.append(line, lines=1, raw_bytes=len(line), now=now)
+        if not self._saying:  # what our own log has to say of itself is not written into it
+            self._saying = True
+            if self._own.ready(now=now) and self._own.make_room(len(line), now=now):
+                self._own.append(line, lines=1, raw_bytes=len(line), now=now)
+            else:
+                self._own.count_lost(1, len(line))
+            self._saying = False
         self._say_on(text)
         self.loop.at(now, self._tell_state)
 
@@ -91,12 +99,20 @@ class Keeper:
             if not self._listening_said:
                 self._listening_said = True
                 self.say(f"no socket in the state directory, tried again: {problem.strerror}")
+        self.store.retry(now=self.loop.now)
+        self.store.hold_total()
         self.desk.tell_state()
         self.housekeeping.look()
         if not self.desk.connected and self.children.is_over() and self.housekeeping.nothing_left():
             self.loop.ended = True
         calm = self.desk.connected and not self.desk.log_state().troubles
-        self.loop.at(self.loop.now + (IDLE_S if calm else LOOK_S), self.tick)
+        self._tick_in(IDLE_S if calm else LOOK_S)
+
+    def _tick_in(self, seconds: float) -> None:
+        """Look again then, and not at the time that was planned before."""
+        self._ticks += 1
+        number = self._ticks
+        self.loop.at(self.loop.now + seconds, lambda: self.tick() if number == self._ticks else None)
 
     def close(self) -> None:
         """Leave in order."""

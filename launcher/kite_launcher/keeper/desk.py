@@ -73,6 +73,7 @@ class Desk:
         self._connection: Connection | None = None
         self._listener: socket.socket | None = None
         self._listener_inode = 0
+        self.on_left: Callable[[], None] = lambda: None
         self._told: tuple[LogTrouble, ...] = ()
         children.on_begun = self._begun
         children.on_exited = self._exited
@@ -147,6 +148,7 @@ class Desk:
         for child in list(self._children.living()):
             if child.embryo is not None:
                 child.embryo.close_gate()
+        self.on_left()
 
     def _work(self, connection: Connection) -> None:
         if connection is not self._connection:

@@ -32,6 +32,10 @@ def utc_stamp(at: float | None = None) -> str:
     return when.strftime("%Y-%m-%dT%H:%M:%S.%fZ")
 
 
+def _lines(count: int) -> str:
+    return "1 line is" if count == 1 else f"{count} lines are"
+
+
 class LogFile:
     """One log with its rotated files. `say` is told once when something is wrong and once when it is well again."""
 
@@ -185,8 +189,7 @@ class LogFile:
             return b""
         why = self._problem.strerror if self._problem is not None else "it could not be written"
         text = (
-            f"kite: {self._lost_lines} lines are missing here ({self._lost_bytes} bytes, "
-            f"since {self._lost_since}): {why}"
+            f"kite: {_lines(self._lost_lines)} missing here ({self._lost_bytes} bytes, since {self._lost_since}): {why}"
         )
         return format_record(text.encode(), "k", time=utc_stamp(), stream="err", run=0)
 
@@ -208,13 +211,12 @@ class LogFile:
             )
 
     def _well(self, said: bool) -> None:
+        self._problem = None
         if said:
-            self._say(
-                f"log {self.name}: written again; {self._lost_lines} lines ({self._lost_bytes} bytes) are missing"
-            )
+            lost = f"{_lines(self._lost_lines)} missing ({self._lost_bytes} bytes)"
             self._lost_lines = self._lost_bytes = 0
             self._lost_since = ""
-        self._problem = None
+            self._say(f"log {self.name}: written again; {lost}")
 
     def trouble(self) -> LogTrouble | None:
         """Tell what is or was wrong; None for a log that never lost a byte."""
@@ -289,6 +291,12 @@ class LogStore:
     def troubles(self) -> tuple[LogTrouble, ...]:
         """Tell of every log that fails or lost lines."""
         return tuple(trouble for log in self._logs.values() if (trouble := log.trouble()) is not None)
+
+    def retry(self, *, now: float) -> None:
+        """Try failing logs again although nothing new is to be written: what is well again shall say so."""
+        for log in self._logs.values():
+            if log.failing and log.ready(now=now):
+                log.append(b"", lines=0, raw_bytes=0, now=now)
 
     def hold_total(self) -> None:
         """Remove the oldest rotated files while all logs together are over the total. Costs one look at the folder."""
