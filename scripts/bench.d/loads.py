@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import select
 import socket
+import struct
 import time
 from typing import TYPE_CHECKING
 
@@ -211,51 +212,53 @@ class Fan:
         self.poll.close()
 
 
-_turns: dict[int, int] = {}  # by port: which module comes next, so that rounds do not meet each other's
+def connect(hub: Hub, tokens: dict[str, str]) -> Measured:
+    """Connections with authentication per second: every `conn-` module once, CONNECT_AT_ONCE at a time.
 
-
-def connect(hub: Hub, tokens: dict[str, str], seconds: float) -> Measured:
-    """Connections with authentication per second, CONNECT_AT_ONCE at a time, each closed again after its answer."""
-    ids = [name for name in tokens if name.startswith("conn-")]
+    All stay open until the clock has stopped, then they are reset, which leaves no port waiting.
+    """
     auths = [
         frame(
             b'{"jsonrpc":"2.0","id":1,"method":"auth","params":{"token":"%b","module_id":"%b","protocol":2}}'
-            % (tokens[name].encode(), name.encode())
+            % (token.encode(), name.encode())
         )
-        for name in ids
+        for name, token in tokens.items()
+        if name.startswith("conn-")
     ]
     poll = select.epoll()
-    open_: dict[int, tuple[socket.socket, int, bytes]] = {}
-    turn, done = _turns.get(hub.port, 0), 0
+    socks: dict[int, socket.socket] = {}
+    unfinished: dict[int, tuple[bytes, bytes]] = {}  # its auth frame, sent after the 101, and what came so far
+    done = 0
     clock = Clock(hub)
-    while time.perf_counter() - clock.began < seconds:
-        while len(open_) < CONNECT_AT_ONCE:
+    while done < len(auths):
+        while len(unfinished) < CONNECT_AT_ONCE and len(socks) < len(auths):
             sock = socket.socket()
             sock.connect(("127.0.0.1", hub.port))
             sock.sendall(UPGRADE)
-            poll.register(sock, select.EPOLLIN)
-            open_[sock.fileno()] = (sock, turn % len(auths), b"")
-            turn += 1
+            number = sock.fileno()
+            poll.register(number, select.EPOLLIN)
+            unfinished[number] = (auths[len(socks)], b"")
+            socks[number] = sock
         ready = poll.poll(STALLED_S)
         if not ready:
             raise Stalled(f"connect: {done}")
         for number, _ in ready:
-            sock, index, before = open_[number]
-            data = before + sock.recv(READ_BYTES)
-            if data == before:
-                raise Stalled(f"connect: ended after {data[-200:]!r}")
+            sock = socks[number]
+            data = sock.recv(READ_BYTES)
+            if not data or b'"error"' in data or b"HTTP/1.1 5" in data:
+                raise Stalled(f"connect: {data[-300:]!r}")
+            auth, before = unfinished[number]
+            data = before + data
             if b'"result"' in data:
                 done += 1
-                del open_[number]
-                sock.close()  # leaves the poll set by itself
-            elif b'"error"' in data or b"HTTP/1.1 5" in data:
-                raise Stalled(f"connect: {data[-300:]!r}")
+                del unfinished[number]
+                poll.unregister(number)
             else:
                 if not before and data.endswith(b"\r\n\r\n"):
-                    sock.sendall(auths[index])
-                open_[number] = (sock, index, data)
+                    sock.sendall(auth)
+                unfinished[number] = (auth, data)
     measured = clock.done(done)
-    _turns[hub.port] = turn
-    for sock, _, _ in open_.values():
+    for sock in socks.values():
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         sock.close()
     return measured
