@@ -7,6 +7,7 @@ Source: spec 50 §1 step 3; cases S-01 … S-04, S-09, S-78, S-89.
 
 from __future__ import annotations
 
+import json
 import signal
 from pathlib import Path
 from typing import Final
@@ -14,7 +15,7 @@ from typing import Final
 import attrs
 import trio
 
-from kite_launcher.core.keeper_orders import KeeperSettings
+from kite_launcher.core.keeper_orders import KeeperSettings, KeptRecord
 from kite_launcher.core.proc import Identity, Proc, Snapshot, Tree, marked, members
 from kite_launcher.core.records import CLEANUP_ORDER, Damaged, ProcessRecord, Role, parse_processes
 from kite_launcher.edge.journal import Journal
@@ -22,6 +23,7 @@ from kite_launcher.edge.keeper_link import KeeperLink
 from kite_launcher.edge.processes import Processes
 from kite_launcher.edge.statedir import StateDir
 
+TERM_MAX_S: Final = 3600.0
 TERM_S: Final = 10.0  # what a leftover gets to end by itself when its own stop_timeout is not known
 KILL_S: Final = 2.0
 KEEPER_S: Final = 3.0
@@ -37,6 +39,7 @@ class Leftover:
     name: str
     role: Role
     tree: Tree
+    term_s: float = TERM_S
 
 
 def read_records(state: StateDir, journal: Journal) -> tuple[tuple[ProcessRecord, ...], str]:
@@ -57,6 +60,16 @@ def read_records(state: StateDir, journal: Journal) -> tuple[tuple[ProcessRecord
         journal.error("processes.json is damaged", why=found.why, aside=aside)
         return (), ""
     return found.records, found.boot_id
+
+
+def read_times(state: StateDir) -> dict[str, float]:
+    """Read from the keeper's own book how long each module may take to end; the rest has the default."""
+    try:
+        document = json.loads(state.read("keeper.json") or b"{}")
+        rows = [KeptRecord.from_wire(row) for row in document["records"]]
+        return {row.name: min(max(float(row.stop_timeout_s), 0.0), TERM_MAX_S) for row in rows}
+    except (OSError, ValueError, TypeError, KeyError, AttributeError):
+        return {}
 
 
 def plan(
@@ -106,28 +119,25 @@ async def clean_up(
     journal: Journal,
     *,
     spare: set[int],
-    term_s: float = TERM_S,
-    keep: frozenset[Role] = frozenset(),
 ) -> list[str]:
     """End everything that is left, one class after the other. Returns who refuses to die. Cancel: safe."""
     records, boot_id = read_records(state, journal)
     items = plan(records, boot_id, await processes.snapshot(), processes, spare, journal)
+    times = read_times(state)
+    for item in items:
+        item.term_s = times.get(item.name, TERM_S)
     refused: list[str] = []
     for role in CLEANUP_ORDER:
-        if role in keep:
-            continue
         group = [item for item in items if item.role == role]
         if role == "logkeeper" and group:
             await _quit_keeper(state)
         async with trio.open_nursery() as nursery:
             for item in group:
-                nursery.start_soon(_end, item, processes, journal, spare, term_s, refused)
+                nursery.start_soon(_end, item, processes, journal, spare, refused)
     return refused
 
 
-async def _end(
-    item: Leftover, processes: Processes, journal: Journal, spare: set[int], term_s: float, refused: list[str]
-) -> None:
+async def _end(item: Leftover, processes: Processes, journal: Journal, spare: set[int], refused: list[str]) -> None:
     """TERM, wait, KILL, wait until nothing of this tree is left."""
     begin = trio.current_time()
     sent: dict[Identity, int] = {}
@@ -141,12 +151,12 @@ async def _end(
             journal.info("ending a leftover", name=item.name, role=item.role, pids=[row.pid for row in rows])
         age = trio.current_time() - begin
         # The keeper ends when it is asked to, and takes no signal for an order: what did not end by now never does.
-        number = signal.SIGTERM if age < term_s and item.role != "logkeeper" else signal.SIGKILL
+        number = signal.SIGTERM if age < item.term_s and item.role != "logkeeper" else signal.SIGKILL
         for row in rows:
             if sent.get(row.identity) != number:
                 sent[row.identity] = number
                 _send(processes, row.identity, number)
-        if age > term_s + KILL_S:
+        if age > item.term_s + KILL_S:
             refused += [f"{item.name} (pid {row.pid})" for row in rows]
             break
         await trio.sleep(POLL_S)
