@@ -242,7 +242,7 @@ class _Start:
                 else:
                     stopping = True
                     notify("STOPPING=1")
-                    running.stop("kernel_stop")
+                    running.stop("instance_stop" if running.hub.members.launcher_leaves else "kernel_stop")
 
     def _reread(self, running: kernel.Kernel) -> None:
         """SIGHUP: other tokens, permissions and limits, nobody dropped. A broken file changes nothing."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import datetime
 from collections import Counter, deque
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from kite_kernel._contract import CLOSE, CLOSED_KEPT
 from kite_kernel.core.effects import CloseWire, Effect, Log
@@ -20,16 +20,23 @@ if TYPE_CHECKING:
     from kite_kernel.core.peer import Link, Peer
     from kite_kernel.core.settings import Settings
 
+_SELDOM_S: Final = 60.0  # cases: an attempt is logged once per address and minute
+_SELDOM_KEPT: Final = 1024
+_LEFT_KEPT: Final = 10_000  # modules whose going is remembered
+
 
 class Board:
     """The shared state of the hub's rooms. `utc_offset_s` turns monotonic seconds into seconds since 1970."""
 
     __slots__ = (
+        "_seldom",
         "closed",
         "counts",
         "effects",
         "epoch",
+        "known_ids",
         "last_call_at",
+        "left",
         "links",
         "peers",
         "settings",
@@ -48,6 +55,9 @@ class Board:
         self.effects: list[Effect] = []
         self.counts: Counter[str] = Counter()
         self.closed: deque[dict[str, Any]] = deque(maxlen=CLOSED_KEPT)
+        self._seldom: dict[tuple[str, str], list[float]] = {}
+        self.left: dict[str, str] = {}  # since when a module that was here is offline
+        self.known_ids: frozenset[str] = frozenset()  # modules that have a token
         self.last_call_at = float("-inf")
         self.utc_offset_s = 0.0
 
@@ -127,6 +137,36 @@ class Board:
     def log(self, level: Any, event: str, text: str, **fields: object) -> None:
         """Ask for a log line."""
         self.effects.append(Log(level, event, text, fields))
+
+    def log_seldom(self, level: Any, event: str, who: str, text: str, *, now: float, **fields: object) -> None:
+        """Ask for a line that a peer could ask for endlessly: once a minute for each, with a count of the rest."""
+        seldom = self._seldom
+        row = seldom.get((event, who))
+        if row is not None and now < row[0]:
+            row[1] += 1
+            return
+        if row is not None and row[1]:
+            fields["left_out"] = row[1]
+        seldom.pop((event, who), None)
+        seldom[event, who] = [now + _SELDOM_S, 0]
+        if len(seldom) > _SELDOM_KEPT:
+            del seldom[next(iter(seldom))]
+        self.effects.append(Log(level, event, text, fields))
+
+    def why_absent(self, module_id: str) -> tuple[str, str, str | None]:
+        """Return reason, state and since of a module that is not here (05 §9)."""
+        peer = self.peers.get(module_id)
+        if peer is not None:
+            return "debounce", peer.state.value, peer.since
+        known = module_id in self.known_ids or module_id in self.left
+        return "offline" if known else "unknown_module", "offline", self.left.get(module_id)
+
+    def note_left(self, module_id: str, since: str) -> None:
+        """Remember since when a module is offline."""
+        self.left.pop(module_id, None)
+        self.left[module_id] = since
+        if len(self.left) > _LEFT_KEPT:
+            del self.left[next(iter(self.left))]
 
     # --- time ---
 

@@ -48,6 +48,7 @@ if TYPE_CHECKING:
 
 FAMILIES: Final = frozenset(name.partition(".")[0] for name in METHODS)
 """First segments that are the kernel's own, whatever a module is called."""
+_STALL_TOLD_S: Final = 0.5  # shorter pauses of the kernel itself are a busy machine, not news
 _ADMIN: Final = frozenset(name for name, row in METHODS.items() if row.access != "all")
 
 
@@ -103,13 +104,26 @@ class Hub:
         peer = link.peer
         if not link.closing:
             self.board.note_closed(link, code, why, now=now)
+            self._log_cut(link, code, why, now)
         link.closing = True
         if peer is not None and peer.link is link:
             self.queues.forget(peer)
         self.members.on_cut(link, clean=clean, now=now)
 
+    def _log_cut(self, link: Link, code: int | None, why: str, now: float) -> None:
+        """Say who left by itself: a line for a module, one a minute for strangers of an address."""
+        peer = link.peer
+        if peer is None:
+            text = "[kernel] connection ended before authentication"
+            self.board.log_seldom("info", "stranger_left", link.addr, text, now=now, address=link.addr, code=code)
+        else:
+            self.board.log("info", "disconnected", f"[kernel] {peer.id} {why}", module_id=peer.id, code=code)
+
     def on_fault(self, link: Link, code: int, reason: str, *, now: float) -> None:
         """The peer broke the protocol of the wire: close with 1002, 1003, 1007 or 1009."""
+        who = link.peer.id if link.peer is not None else None
+        text = f"[kernel] {who or 'a stranger'} broke the protocol: {reason}"
+        self.board.log_seldom("warning", "fault", link.addr, text, now=now, module_id=who, code=code, address=link.addr)
         self.board.close(link, code, reason, now=now)
 
     def on_text(self, link: Link, payload: bytes, *, now: float) -> None:
@@ -127,7 +141,7 @@ class Hub:
             method = frame.method
             if method is None:
                 if not self.calls.answer(peer, frame):
-                    self._stray_answer(peer, frame)
+                    self._stray_answer(peer, frame, now)
             elif method == "event.publish":
                 self._publish(peer, frame, now, None)
             else:
@@ -148,7 +162,12 @@ class Hub:
         else:
             self.board.send(peer, body)
 
-    def _stray_answer(self, peer: Peer, frame: Envelope) -> None:
+    def _log_dropped(self, peer: Peer, what: str, now: float) -> None:
+        text = f"[kernel] dropped: {what} of {peer.id} for no call in its hands"
+        self.board.log_seldom("warning", "dropped", f"{peer.id} {what}", text, now=now, module_id=peer.id, what=what)
+
+    def _stray_answer(self, peer: Peer, frame: Envelope, now: float) -> None:
+        self._log_dropped(peer, "answer", now)
         if not frame.result and not frame.error:
             self.board.refuse(peer, bytes(frame.id), E_INVALID_REQUEST, "not_request")
 
@@ -158,16 +177,14 @@ class Hub:
         request = read_auth(payload)
         if isinstance(request, Malformed):
             link.protocol = request.protocol
-            self._turn_away(link, CLOSE_AUTH_MALFORMED, "authentication malformed", request.id, now)
+            self._log_refusal(link, CLOSE_AUTH_MALFORMED, "authentication malformed", now)
+            self.board.close(link, CLOSE_AUTH_MALFORMED, "authentication malformed", now=now, ident=request.id)
             return
         link.protocol = request.protocol
         found = self.tokens.find(request.token)
         module_id = judge_id(found[0], request.module_id) if found is not None else None
         if found is None or module_id is None:
-            self._turn_away(link, CLOSE_AUTH_FAILED, "authentication failed", request.id, now)
-            return
-        if now > link.due_at:
-            self._turn_away(link, CLOSE_AUTH_TIMEOUT, "authentication timeout", request.id, now)
+            self._turn_away(link, request.id, now)
             return
         grant, link.digest = found
         link.grant = grant
@@ -180,20 +197,28 @@ class Hub:
         kernel = {"id": self.kernel_id, "epoch": self.board.epoch, "version": self.version}
         self.members.admit(link, grant, module_id, request, kernel, now=now)
 
-    def _turn_away(self, link: Link, code: int, why: str, ident: bytes, now: float) -> None:
+    def _turn_away(self, link: Link, ident: bytes, now: float) -> None:
+        """A bad token: 4001, and above the rate of its address 4020. The same text whatever was wrong with it."""
         wait_s = self.rates.failure(link.addr, now=now)
         if wait_s is not None:
             self._limit(link, ident, wait_s, now, None)
             return
-        self.board.log("warning", "auth_refused", f"[kernel] {why}", address=link.addr, code=code)
-        self.board.close(link, code, why, now=now, ident=ident)
+        self._log_refusal(link, CLOSE_AUTH_FAILED, "authentication failed", now)
+        self.board.close(link, CLOSE_AUTH_FAILED, "authentication failed", now=now, ident=ident)
+
+    def _log_refusal(self, link: Link, code: int, why: str, now: float) -> None:
+        who = f"{link.addr} {code}"
+        text = f"[kernel] {why}"
+        self.board.log_seldom("warning", "auth_refused", who, text, now=now, address=link.addr, code=code)
 
     def _limit(self, link: Link, ident: bytes, wait_s: float, now: float, module_id: str | None) -> None:
         self.board.counts["rate_limited"] += 1
-        self.board.log(
+        self.board.log_seldom(
             "warning",
             "rate_limited",
+            f"{link.addr} {module_id}",
             f"[kernel] rate limited, next try in {wait_s:.1f}s",
+            now=now,
             address=link.addr,
             module_id=module_id,
             code=CLOSE_RATE_LIMITED,
@@ -208,26 +233,24 @@ class Hub:
         if family in FAMILIES:
             self._own(peer, frame, method, now, sink)
         elif method[:2] == "$/":
-            self._aside(peer, frame, method)
+            self._aside(peer, frame, method, now)
         elif method == "event":
             self._said(peer, frame, now, sink)
+        elif method in self._said_by:
+            self._said_by[method](peer, frame.params, now)
         elif "." not in method:
-            self._unframed(peer, frame, method, sink, now)
+            self._unframed(peer, frame, method, sink)
         else:
             before = self.board.last_call_at
             self.calls.request(peer, frame, now=now, sink=sink)
             if now - before > self.settings.timing.rpc_active_s:
                 self.liveness.call_began(now)
 
-    def _unframed(
-        self, peer: Peer, frame: Envelope, method: str, sink: Callable[[bytes], None] | None, now: float
-    ) -> None:
+    def _unframed(self, peer: Peer, frame: Envelope, method: str, sink: Callable[[bytes], None] | None) -> None:
         """A method without a dot: a second `auth`, or a name that nobody has."""
         ident = bytes(frame.id)
         if method == "auth":
             self._reply(peer, ident, sink)(error(ident, E_INVALID_REQUEST, "already_authenticated"))
-        elif method == "module.shutdown_ack":
-            self._acknowledged(peer, None, now)
         else:
             names = nearest(method, METHODS)
             self._reply(peer, ident, sink)(error(ident, E_METHOD_NOT_FOUND, "unknown_method", near=names))
@@ -244,6 +267,7 @@ class Hub:
             names = nearest(method, self.handlers)
             reply(error(ident, E_METHOD_NOT_FOUND, "unknown_method", near=names))
             return
+        self.board.last_call_at = now
         if (not peer.admin and method in _ADMIN) or not self._may_call_own(peer, method):
             reply(error(ident, E_FORBIDDEN, "no_permission", method=method))
             return
@@ -270,9 +294,15 @@ class Hub:
             return sink
         if not ident:
             return _drop
-        return lambda body: None if peer.gone else self.board.send(peer, body)
+        session = peer.session
 
-    def _aside(self, peer: Peer, frame: Envelope, method: str) -> None:
+        def reply(body: bytes) -> None:
+            if peer.session == session and not peer.gone:
+                self.board.send(peer, body)
+
+        return reply
+
+    def _aside(self, peer: Peer, frame: Envelope, method: str, now: float) -> None:
         """`$/cancelRequest`, `$/progress`, `$/credit`: notifications beside the calls; strange ones are dropped."""
         try:
             aside = _decode_aside(frame.params)
@@ -282,7 +312,8 @@ class Hub:
         if method == "$/cancelRequest":
             self.calls.cancel(peer, bytes(aside.id))
         elif method == "$/progress":
-            self.calls.progress(peer, bytes(aside.id), bytes(aside.value) or b"null")
+            if not self.calls.progress(peer, bytes(aside.id), bytes(aside.value) or b"null"):
+                self._log_dropped(peer, "progress", now)
         elif method == "$/credit":
             self.calls.credit(peer, bytes(aside.id), aside.n)
         else:
@@ -352,13 +383,16 @@ class Hub:
         if isinstance(members, BadFrame):
             self._bad(peer, payload, members)
             return
-        batch = Batch(lambda body: None if peer.gone else self.board.send(peer, body))
+        batch = Batch(self._reply(peer, b"[]", None))
         for member in members:
             frame = parse(member)
             if isinstance(frame, BadFrame):
                 self._bad(peer, member, frame, batch.slot())
             elif frame.method is None:
-                if not self.calls.answer(peer, frame) and not frame.result and not frame.error:
+                if self.calls.answer(peer, frame):
+                    continue
+                self._log_dropped(peer, "answer", now)
+                if not frame.result and not frame.error:
                     batch.slot()(error(bytes(frame.id), E_INVALID_REQUEST, "not_request"))
             elif frame.id:
                 self._request(peer, frame, now, batch.slot())
@@ -371,11 +405,11 @@ class Hub:
     def next_at(self) -> float:
         """Return when `on_time` must be called next (monotonic)."""
         strangers = next(iter(self.strangers.values())).due_at if self.strangers else float("inf")
-        return min(self.calls.next_at, self.liveness.next_at(), self.queues.next_at(), strangers)
+        return min(self.calls.pending.next_at, self.liveness.next_at(), self.queues.next_at(), strangers)
 
     def on_time(self, *, now: float) -> None:
         """Do what fell due."""
-        if self.calls.next_at <= now:
+        if self.calls.pending.next_at <= now:
             self.calls.on_time(now)
         if self.queues.next_at() <= now:
             self.queues.on_time(now)
@@ -389,9 +423,8 @@ class Hub:
 
     def on_stall(self, late_s: float, *, now: float) -> None:
         """The kernel itself was away for `late_s`: whatever it would judge others by begins anew."""
-        self.board.log(
-            "warning", "stalled", f"[kernel] was away for {late_s:.1f}s: everybody gets a fresh period", seconds=late_s
-        )
+        text = f"[kernel] was away for {late_s:.1f}s: everybody gets a fresh period"
+        self.board.log("warning" if late_s >= _STALL_TOLD_S else "debug", "stalled", text, seconds=round(late_s, 3))
         self.liveness.on_stall(now)
         self.queues.on_stall(now)
         for link in self.strangers.values():
@@ -413,9 +446,14 @@ class Hub:
 
     # --- from outside ---
 
+    def set_tokens(self, tokens: Tokens) -> None:
+        """Let these tokens hold from now."""
+        self.tokens = tokens
+        self.board.known_ids = tokens.names
+
     def on_tokens(self, tokens: Tokens, *, now: float) -> None:
         """Other tokens hold from now; wires whose token is gone are closed 4001."""
-        self.tokens = tokens
+        self.set_tokens(tokens)
         for peer in list(self.board.peers.values()):
             link = peer.link
             if link is not None and link.grant is not None and not tokens.still_good(link.digest, link.grant):

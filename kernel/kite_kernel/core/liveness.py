@@ -45,6 +45,9 @@ class Liveness:
         if self.check_at <= now:
             self._check(now)
             self.check_at = _INF
+        if self._waiting:
+            self.round_at = max(self.round_at, self.check_at)  # one question at a time: its verdict comes first
+            return
         due = self.round_at <= now
         again = [peer for peer in self._board.peers.values() if peer.link is not None] if due else list(self._suspects)
         self._suspects.clear()
@@ -55,7 +58,7 @@ class Liveness:
         if self._waiting:
             self.check_at = now + timing.pong
             if abs(self.round_at - self.check_at) < 0.25 * timing.pong:
-                self.round_at = self.check_at  # one wake for both: the next round is the verdict's
+                self.round_at = self.check_at  # one wake for both: the verdict, then the next round
 
     def interval(self, now: float) -> float:
         """Return the interval of the rounds: quick while calls ran lately."""
@@ -108,18 +111,17 @@ class Liveness:
             )
             if count >= timing.ping_misses:
                 if peer.role == "launcher":
-                    self._board.log(
-                        "error",
-                        "launcher_silent",
-                        "[kernel] launcher is silent but connected: degraded",
-                        module_id=peer.id,
-                        unanswered=count,
-                    )
+                    self._say_degraded(peer, count, now)
                 else:
                     self._board.close(link, CLOSE_PING_TIMEOUT, f"{count} pings in a row unanswered", now=now)
                     continue
             self._suspects[peer] = None
         self._waiting.clear()
+
+    def _say_degraded(self, peer: Peer, count: int, now: float) -> None:
+        """A silent launcher on a standing wire is told loudly and kept (00 §14): its closed wire starts the clocks."""
+        text = f"[kernel] {peer.id} is silent on a standing wire: degraded"
+        self._board.log_seldom("error", "launcher_silent", peer.id, text, now=now, module_id=peer.id, unanswered=count)
 
     def on_stall(self, now: float) -> None:
         """The kernel itself was late: no verdict on anybody, and a fresh period for all."""

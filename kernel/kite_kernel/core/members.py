@@ -10,7 +10,7 @@ Source: spec 20-kernel §1-2, 00 §14-15, 05-surface §8-9, cases W-27 to W-30, 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from kite_kernel._contract import CLOSE_REPLACED, E_CONNECTION_LOST
 from kite_kernel.core.effects import Arm, Disarm, Stop
@@ -31,8 +31,6 @@ if TYPE_CHECKING:
     from kite_kernel.core.peer import Link
     from kite_kernel.core.permissions import Permissions
 
-_LEFT_KEPT: Final = 10_000  # modules whose going is remembered
-
 
 class Members:
     """Who is here and in which state. `fresh_id` makes session ids; chance is a parameter."""
@@ -42,8 +40,9 @@ class Members:
         "_calls",
         "_events",
         "_fresh_id",
-        "_left",
-        "launcher_said_offline",
+        "_launcher_told",
+        "_launcher_was_ready",
+        "launcher_leaves",
         "permissions",
         "stopping",
     )
@@ -54,9 +53,10 @@ class Members:
         self._events = events
         self._fresh_id = fresh_id
         self.permissions: dict[str, Permissions] = {}
-        self.launcher_said_offline = False
+        self._launcher_was_ready = False  # before its offline was told
+        self._launcher_told = False  # its return was told, so its own `module.ready` needs no second telling
+        self.launcher_leaves = False  # it said `module.exiting`: the instance ends on purpose
         self.stopping = ""
-        self._left: dict[str, str] = {}
 
     # --- coming ---
 
@@ -92,7 +92,7 @@ class Members:
             link.urgent += replay_after(peer, request.resume[1])
         peer.link = link
         board.touch(peer)
-        if module_id == "launcher" and grant.role == "launcher":
+        if grant.role == "launcher":
             self._launcher_back(peer, now=now)
         board.topics.forget_audiences()
 
@@ -156,8 +156,8 @@ class Members:
         """Another process under the same id: the old registration and everything in hand is gone."""
         was_ready = peer.state is State.READY
         peer.drop_queue()
-        self._clear(peer, "restarted")
         self._move(peer, Step.RESTARTED, now=now)
+        self._clear(peer, "restarted")
         if was_ready:
             self._events.announce(
                 "module.offline", {"module_id": peer.id, "reason": "restarted", "since": peer.since}, now=now
@@ -189,12 +189,17 @@ class Members:
         """Take `module.ready` of its sender. Returns: False (and an error in the log) where it is too early."""
         if not self._move(peer, Step.READY_SAID, now=now):
             return False
+        if peer.role == "launcher" and self._launcher_told:
+            self._launcher_told = False
+            return True
         self._events.announce("module.ready", {"module_id": peer.id, "since": peer.since}, now=now)
         return True
 
     def said_exiting(self, peer: Peer, reason: str | None, *, now: float) -> None:
         """Take `module.exiting` of its sender."""
         peer.exiting = True
+        if peer.role == "launcher":
+            self.launcher_leaves = True
         self._events.announce("module.exiting", {"module_id": peer.id, "reason": reason}, now=now)
 
     def _move(self, peer: Peer, what: Step, *, now: float) -> bool:
@@ -231,13 +236,9 @@ class Members:
         else:
             self._board.effects.append(Arm("debounce", peer.id, timing.debounce))
         if not peer.resumable:
-            self._keep_held_only(peer)
+            peer.drop_queue()
         if peer.role == "launcher" and not self._board.settings.standalone and not self.stopping:
-            self._board.effects.append(Arm("launcher", "launcher", timing.launcher_grace))
-
-    @staticmethod
-    def _keep_held_only(peer: Peer) -> None:
-        peer.drop_queue()
+            self._board.effects.append(Arm("launcher", peer.id, timing.launcher_grace))
 
     def on_away(self, module_id: str, *, now: float) -> None:
         """The debounce is over (or it said that it leaves): the module is offline and forgotten."""
@@ -245,15 +246,14 @@ class Members:
         if peer is None or peer.link is not None:
             return
         reason = "exiting" if peer.exiting else "connection_lost"
+        was_ready = peer.state is State.READY
         del self._board.peers[module_id]
         self._move(peer, Step.AWAY, now=now)
         self._clear(peer, "connection_lost")
         self._calls.drop_caller(peer)
         peer.gone = True
-        self._left.pop(module_id, None)
-        self._left[module_id] = peer.since
-        if len(self._left) > _LEFT_KEPT:
-            del self._left[next(iter(self._left))]
+        self._board.note_left(module_id, peer.since)
+        self._calls.once.forget_caller(module_id)
         peer.drop_queue()
         peer.forget_replay()
         self._board.effects.append(Disarm("debounce", module_id))
@@ -262,7 +262,7 @@ class Members:
             "module.offline", {"module_id": module_id, "reason": reason, "since": peer.since}, now=now
         )
         if peer.role == "launcher":
-            self.launcher_said_offline = True
+            self._launcher_was_ready = was_ready
 
     def _clear(self, peer: Peer, reason: str) -> None:
         """Drop registration, subscriptions and whatever was in its hands."""
@@ -270,7 +270,7 @@ class Members:
             self._board.topics.remove(peer, pattern)
         peer.subscriptions = {}
         peer.lanes = 0
-        self._calls.leave_service(peer)
+        self._calls.services.leave(peer)
         self._calls.fail_in_hand(peer, reason)
         self._calls.fail_held(peer)
         if peer.calls:
@@ -280,16 +280,15 @@ class Members:
         peer.meta = b"null"
         peer.said = 0
 
-    def left(self, module_id: str) -> str | None:
-        """Return since when a module is offline, where that is remembered."""
-        return self._left.get(module_id)
-
     # --- the launcher ---
 
     def _launcher_back(self, peer: Peer, *, now: float) -> None:
-        self._board.effects.append(Disarm("launcher", "launcher"))
-        if self.launcher_said_offline and peer.state is State.READY:
-            self.launcher_said_offline = False
+        """The launcher is back within its grace: where its going was told, its coming is told, once."""
+        self._board.effects.append(Disarm("launcher", peer.id))
+        self.launcher_leaves = False
+        if self._launcher_was_ready:
+            self._launcher_was_ready = False
+            self._launcher_told = True
             self._events.announce("module.ready", {"module_id": peer.id, "since": peer.since}, now=now)
 
     def on_launcher_lost(self, *, now: float) -> None:

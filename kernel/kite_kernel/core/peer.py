@@ -35,7 +35,6 @@ class Call:
         "callee",
         "caller",
         "caller_id",
-        "credit",
         "deadline_at",
         "frame",
         "key",
@@ -45,7 +44,6 @@ class Call:
         "started_at",
         "usual",
         "void",
-        "waiters",
     )
 
     def __init__(self, kid: bytes, caller: Peer, caller_id: bytes, callee: Peer, method: str, now: float) -> None:
@@ -61,8 +59,6 @@ class Call:
         self.void = False  # over before it was handed out: the queue skips it
         self.sink: Callable[[bytes], None] | None = None  # a batch collects its answers
         self.key: tuple[str, str, str] | None = None
-        self.waiters: list[Call] | None = None
-        self.credit: int | None = None
 
 
 class Laned:
@@ -99,11 +95,11 @@ class Peer:
         "admin",
         "bytes_in",
         "bytes_out",
-        "frames_in",
-        "frames_out",
         "calls",
         "critical_at",
         "exiting",
+        "frames_in",
+        "frames_out",
         "full_at",
         "gone",
         "id",

@@ -126,7 +126,7 @@ class Queues:
         """The kernel itself was away: every countdown begins again."""
         for peer in self._critical:
             peer.critical_at = now
-        self._full = {peer: (-1, now) for peer in self._full}
+        self._full = dict.fromkeys(self._full, (-1, now))
 
     def forget(self, peer: Peer) -> None:
         """Its wire is gone, or free again."""

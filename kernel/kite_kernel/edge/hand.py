@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from kite_kernel.edge.wire import Wire
 
 _log = structlog.get_logger()
+_HEARTBEAT_S = 1.0  # how long the timer task sleeps at most: a pause of the kernel itself is noticed within this
 
 
 class Hand:
@@ -113,7 +114,7 @@ class Hand:
         hub = self.hub
         late_s = hub.settings.timing.late_s
         while True:
-            self._timer_at = min(hub.next_at(), trio.current_time() + 60.0)
+            self._timer_at = min(hub.next_at(), trio.current_time() + _HEARTBEAT_S)
             with trio.CancelScope() as scope:
                 self._timer_scope = scope
                 await trio.sleep_until(self._timer_at)

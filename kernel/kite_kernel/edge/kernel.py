@@ -75,7 +75,7 @@ def build(
     hub = Hub(
         config.settings, epoch=epoch, version=version, fresh_id=lambda: secrets.token_hex(16), now=trio.current_time()
     )
-    hub.tokens = tokens
+    hub.set_tokens(tokens)
     hub.members.permissions = config.permissions
     hub.handlers.update(table(hub))
     hand = Hand(hub, nursery)

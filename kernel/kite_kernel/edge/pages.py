@@ -64,7 +64,7 @@ class Pages:
             "# TYPE kite_strangers gauge",
             f"kite_strangers {len(hub.strangers)}",
             "# TYPE kite_calls_in_flight gauge",
-            f"kite_calls_in_flight {len(hub.calls.pending)}",
+            f"kite_calls_in_flight {len(hub.calls.pending.calls)}",
             "# TYPE kite_subscriptions gauge",
             f"kite_subscriptions {hub.board.topics.count}",
             "# TYPE kite_uptime_seconds gauge",

@@ -47,6 +47,9 @@ class Scopes:
             await trio.sleep_forever()  # until the scope's deadline, or until it is disarmed
         if self._running.get((clock, key)) is not scope:
             return
+        if trio.current_time() - scope.deadline > self._hand.hub.settings.timing.late_s:
+            self.arm(clock, key, self._delays[clock, key])  # the kernel was away: who knocked meanwhile is heard first
+            return
         del self._running[clock, key]
         self._delays.pop((clock, key), None)
         hub, now = self._hand.hub, trio.current_time()

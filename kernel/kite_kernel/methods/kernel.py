@@ -47,7 +47,8 @@ def get_connection_stats(hub: Hub, ask: Ask) -> Answer:
     if module_id is not None:
         peers = [peer for peer in peers if peer.id == module_id]
         if not peers:
-            return Refused(E_OFFLINE, "unknown_module", module_id=module_id, state="offline", since=None)
+            reason, state, since = hub.board.why_absent(module_id)
+            return Refused(E_OFFLINE, reason, module_id=module_id, state=state, since=since)
     return encode({"modules": [_stats(hub, peer, ask.now) for peer in peers]})
 
 
@@ -80,12 +81,12 @@ def pending(hub: Hub, ask: Ask) -> Answer:
             "callee": call.callee.id,
             "method": call.method,
             "age_s": round(ask.now - call.started_at, 3),
-            "waits": "held" if call.frame is not None else "callee",
+            "where": "held" if call.frame is not None else "callee",
             "deadline_s": round(call.deadline_at - ask.now, 3),
         }
-        for call in islice(hub.calls.pending.values(), _PENDING_SHOWN)
+        for call in islice(hub.calls.pending.calls.values(), _PENDING_SHOWN)
     ]
-    return encode({"calls": rows, "count": len(hub.calls.pending)})
+    return encode({"calls": rows, "count": len(hub.calls.pending.calls)})
 
 
 def closed(hub: Hub, ask: Ask) -> Answer:
@@ -114,7 +115,7 @@ def shutdown_module(hub: Hub, ask: Ask) -> Answer:
         return Refused(E_INVALID_PARAMS, "invalid_params", field="deadline_s")
     peer = hub.board.peers.get(module_id)
     if peer is None or peer.link is None:
-        state = "offline" if peer is None else peer.state.value
-        return Refused(E_OFFLINE, "offline", module_id=module_id, state=state, since=hub.members.left(module_id))
+        reason, state, since = hub.board.why_absent(module_id)
+        return Refused(E_OFFLINE, reason, module_id=module_id, state=state, since=since)
     hub.events.announce("module.shutdown", {"reason": reason, "deadline_s": deadline_s}, now=ask.now, only=peer)
     return b"{}"

@@ -42,9 +42,7 @@ def register(hub: Hub, ask: Ask) -> Answer:
         return Refused(E_INVALID_PARAMS, "invalid_params", field="meta")
     peer.methods = {**peer.methods, **methods}
     if service is not None and service != peer.service:
-        hub.calls.leave_service(peer)
-        peer.service = service
-        hub.calls.join_service(peer, service)
+        hub.calls.services.join(peer, service)
     if meta is not None:
         peer.meta = meta
     if "accepts_meta" in params:
@@ -86,7 +84,7 @@ def unregister(hub: Hub, ask: Ask) -> Answer:
     names = ask.params.get("methods")
     if names is None:
         peer.methods = {}
-        hub.calls.leave_service(peer)
+        hub.calls.services.leave(peer)
         return encode({"state": peer.state.value})
     if not all(isinstance(name, str) for name in names):
         return Refused(E_INVALID_PARAMS, "invalid_params", field="methods")
@@ -106,8 +104,8 @@ def get_module(hub: Hub, ask: Ask) -> Answer:
     module_id = ask.params["module_id"]
     peer = hub.board.peers.get(module_id)
     if peer is None:
-        reason = "offline" if module_id in hub.tokens.names else "unknown_module"
-        return Refused(E_OFFLINE, reason, module_id=module_id, state="offline", since=hub.members.left(module_id))
+        reason, state, since = hub.board.why_absent(module_id)
+        return Refused(E_OFFLINE, reason, module_id=module_id, state=state, since=since)
     return describe(hub, peer, now=ask.now)
 
 
