@@ -88,6 +88,7 @@ class Unit:
         self.uids: frozenset[int] = frozenset()
         self._order: StopOrder | None = None
         self._spawning = False
+        self._early: list[Exited] = []
         self._adopt: Run | None = None
         self.record_trouble: str | None = None
         self.on_spawned: Callable[[Prepared | None, Run], None] = lambda _prepared, _run: None
@@ -172,6 +173,8 @@ class Unit:
         if run is not None and run.identity.pid == exited.pid and run.identity.start_ticks == exited.start_ticks:
             run.status, run.status_known = exited.status, True
             self.pulse.beat()
+        elif self._spawning:
+            self._early.append(exited)  # it ended before the answer to its start was looked at
         elif exited.run != self.child.run:
             words, _ = describe_exit(exited.status)
             self.child.tell("ended while no launcher lived", self.house.moment(), detail=f"{words} at {exited.at}")
@@ -242,6 +245,7 @@ class Unit:
         house = self.house
         prepared: Prepared | None = None
         self._order, self.hurry, self._spawning = None, 0, True
+        self._early.clear()
         forked: list[Forked] = []
 
         async def on_forked(it: Forked) -> None:
@@ -312,6 +316,9 @@ class Unit:
     async def _live(self, run: Run) -> None:
         """Attend one run from its start to the proof that nothing of it is left."""
         self.current, self.known = run, frozenset({run.identity})
+        early, self._early = self._early, []
+        for exited in early:
+            self.heard_exit(exited)
         if run.adopted:
             self.child.run, self.child.identity = run.number, run.identity
             self._on(Event.SPAWNED, "adopted", f"pid {run.identity.pid}")
