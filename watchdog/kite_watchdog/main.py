@@ -116,6 +116,8 @@ class Watchdog(Peer):
         self.watch.on_open()
         self._asked_at = None
         self.poller.on_open()
+        if not resumed:
+            self.poller.tell_again()
 
     def on_event(self, event: Event) -> None:
         """Marks first, then the poller; what follows is decided in `_keep_instance`."""
@@ -126,6 +128,8 @@ class Watchdog(Peer):
             if event.data.get("module_id") == "launcher":
                 self._log.info(event.name, module_id="launcher")
                 self.poller.paused = self.poller.paused and self.watch.lost is not Lost.NO
+                if event.name == "module.ready":
+                    self.poller.tell_again()
             self.poller.on_event(event.name, event.data)
         self._look.set()
 

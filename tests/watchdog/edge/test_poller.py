@@ -237,7 +237,7 @@ async def test_after_a_restart_it_is_asked_every_2_seconds_until_three_good_answ
     await trio.sleep(30)
     times = [t for t in house.kernel.times("x.health") if t >= begin]
     assert gaps_of(times)[:3] == [2.0, 2.0, 15.0]
-    assert house.verdicts() == ["healthy", "gone", "suspect", "healthy"]
+    assert house.verdicts() == ["healthy", "gone", "unknown", "healthy"]
 
 
 async def test_a_deaf_module_is_told_apart(house: House, autojump_clock: MockClock) -> None:

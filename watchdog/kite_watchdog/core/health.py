@@ -41,10 +41,10 @@ class Kind(Enum):
 class Verdict(Enum):
     """What the watchdog says about a module."""
 
-    UNKNOWN = "unknown"  # not asked yet
+    UNKNOWN = "unknown"  # not asked yet, or back from a restart and not yet three good answers
     HEALTHY = "healthy"
     DEGRADED = "degraded"
-    SUSPECT = "suspect"  # failed once or twice, or not yet three good answers since
+    SUSPECT = "suspect"  # failed once or twice, and not yet three good answers since
     UNHEALTHY = "unhealthy"  # alive on the wire, fails health
     HUNG = "hung"  # alive on the wire, does not answer health in time
     DEAF = "deaf"  # answers health, misses pings
@@ -140,7 +140,7 @@ class Health:
             return Step()  # only its pings can clear that
         if self._good < GOOD_NEEDED:
             if self.verdict in (Verdict.RESTARTING, Verdict.FAILED, Verdict.GONE):
-                return Step(self._turn(Verdict.SUSPECT, f"back, good answers {self._good} of {GOOD_NEEDED}"))
+                return Step(self._turn(Verdict.UNKNOWN, f"back, good answers {self._good} of {GOOD_NEEDED}"))
             return Step()
         return Step(self._turn(Verdict.HEALTHY, sample.why))
 
@@ -203,7 +203,7 @@ class Health:
         self._good, self._quick = 0, True
         if self.verdict in (Verdict.UNKNOWN, Verdict.SUSPECT):
             return Step()
-        return Step(self._turn(Verdict.SUSPECT, "back, not asked yet"))
+        return Step(self._turn(Verdict.UNKNOWN, "back, not asked yet"))
 
     def on_refused(self, why: str) -> Step:
         """The launcher refused the restart for good (its budget is used up, stopped by hand): no hammering."""

@@ -100,6 +100,13 @@ class Poller:
         """The wire is open: the registry may have changed."""
         self._refresh.set()
 
+    def tell_again(self) -> None:
+        """Repeat what is not well: whoever keeps it (the launcher, for `status`) may have been away when it was said."""
+        for module in self._modules.values():
+            health = module.health
+            if health.verdict not in (Verdict.UNKNOWN, Verdict.HEALTHY, Verdict.RESTARTING):
+                self._tell(module, Change(health.verdict, health.verdict, health.why, health.failures))
+
     def on_event(self, name: str, data: dict[str, Any]) -> None:
         """Follow a module's comings and goings."""
         module_id = data.get("module_id")
