@@ -30,7 +30,8 @@ if TYPE_CHECKING:
 _TOKEN: Final = rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]"
 _REQUEST_LINE: Final = re.compile(rb"(" + _TOKEN + rb"{1,32}) ([!-~]+) HTTP/(1\.[01])")
 _REQUEST_LINE_BEGUN: Final = re.compile(_TOKEN + rb"{1,32}(?: (?:[!-~]+(?: [!-~]{0,8})?)?)?\r?")
-_NAME: Final = re.compile(_TOKEN + rb"+")
+_FIELDS: Final = re.compile(rb"(?:" + _TOKEN + rb"+:[^\x00-\x08\x0a-\x1f\x7f]*+\r\n)*+")
+_FIELD: Final = re.compile(r"([^:]+):[ \t]*([^\r]*)\r\n")
 _NEVER_IN_HEAD: Final = re.compile(rb"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]|\r(?=[^\n])|(?<!\r)\n")
 _AUTHORITY: Final = re.compile(r"(\[[0-9a-f:.]{2,45}\]|[^\s:/?#@\[\]\\,]{1,255})(?::([0-9]{1,5}))?")
 _ORIGIN: Final = re.compile(r"(https?)://(.*)")
@@ -91,44 +92,46 @@ def parse_head(buffer: bytes | bytearray) -> Incomplete | Head | Refusal:
     show it. Errors: none. Source: 05-surface §9.
     """
     end = buffer.find(b"\r\n\r\n", 0, HTTP_HEAD_BYTES)
-    block = bytes(buffer[: end + 2 if end >= 0 else HTTP_HEAD_BYTES])
-    if _NEVER_IN_HEAD.search(block):
-        return Refusal(400, "not an HTTP/1.1 request")
-    line, newline, fields = block.partition(b"\r\n")
-    if not newline:
-        if not _REQUEST_LINE_BEGUN.fullmatch(line) and line:
-            return Refusal(431 if len(line) >= HTTP_HEAD_BYTES else 400, "not an HTTP/1.1 request")
-        return _INCOMPLETE if len(buffer) < HTTP_HEAD_BYTES else Refusal(431, "request head is over 16 KiB")
+    if end < 0:
+        return _judge_beginning(bytes(buffer[:HTTP_HEAD_BYTES]))
+    line, _, fields = bytes(buffer[: end + 2]).partition(b"\r\n")
     match = _REQUEST_LINE.fullmatch(line)
     if match is None:
         return Refusal(400, "malformed request line")
-    if end < 0:
-        return _INCOMPLETE if len(buffer) < HTTP_HEAD_BYTES else Refusal(431, "request head is over 16 KiB")
     headers = _read_fields(fields)
     if isinstance(headers, Refusal):
         return headers
-    method, target, version = (part.decode("ascii") for part in match.groups())
-    return _read_target(method, target, version, headers, end + 4)
+    method, target, version = match[0].decode("ascii").split(" ")
+    return _read_target(method, target, version[5:], headers, end + 4)
+
+
+def _judge_beginning(block: bytes) -> Incomplete | Refusal:
+    """Judge a head that is not whole: it is refused as soon as no continuation could make it right."""
+    if _NEVER_IN_HEAD.search(block):
+        return Refusal(400, "not an HTTP/1.1 request")
+    line, newline, _ = block.partition(b"\r\n")
+    begun = _REQUEST_LINE if newline else _REQUEST_LINE_BEGUN
+    if block and not begun.fullmatch(line) and len(line) < HTTP_HEAD_BYTES:
+        return Refusal(400, "malformed request line")
+    return _INCOMPLETE if len(block) < HTTP_HEAD_BYTES else Refusal(431, "request head is over 16 KiB")
 
 
 def _read_fields(fields: bytes) -> dict[str, str] | Refusal:
     """Read the field lines, each ended by CRLF."""
-    headers: dict[str, str] = {}
-    lines = fields.split(b"\r\n")
-    lines.pop()
-    if len(lines) > _MAX_FIELDS:
+    if not _FIELDS.fullmatch(fields):
+        return Refusal(400, "malformed header field")
+    pairs = _FIELD.findall(fields.decode("latin-1"))
+    if len(pairs) > _MAX_FIELDS:
         return Refusal(431, f"more than {_MAX_FIELDS} header fields")
-    for line in lines:
-        raw_name, colon, raw_value = line.partition(b":")
-        if not colon or not _NAME.fullmatch(raw_name):
-            return Refusal(400, "malformed header field")
-        name = raw_name.decode("ascii").lower()
-        value = raw_value.strip(b" \t").decode("latin-1")
-        if name in headers:
-            if name in _ONCE:
-                return Refusal(400, f"more than one {name} header")
-            value = f"{headers[name]}, {value}"
-        headers[name] = value
+    headers: dict[str, str] = {}
+    for name, value in pairs:
+        key = name.lower()
+        if key in headers:
+            if key in _ONCE:
+                return Refusal(400, f"more than one {key} header")
+            headers[key] += ", " + value.rstrip(" \t")
+        else:
+            headers[key] = value.rstrip(" \t")
     return headers
 
 
@@ -138,7 +141,9 @@ def _read_target(method: str, target: str, version: str, headers: dict[str, str]
         return Refusal(400, "the request target must be a path")
     if version == "1.1" and "host" not in headers:
         return Refusal(400, "no Host header")
-    path, _, raw_query = target.partition("?")
+    path, mark, raw_query = target.partition("?")
+    if not mark:
+        return Head(method, path, version, size_bytes, (), headers)
     try:
         query = tuple(parse_qsl(raw_query, keep_blank_values=True, max_num_fields=_MAX_FIELDS, errors="strict"))
     except ValueError:
@@ -184,16 +189,19 @@ def _is_allowed_authority(authority: str, names: Collection[str]) -> bool:
 
 def judge_query(head: Head) -> Refusal | None:
     """Refuse (400) a token in the URL: URLs are logged, kept in histories and sent on as referrers."""
-    if any(key.lower() in _TOKEN_FIELDS for key, _ in head.query):
+    if head.query and any(key.lower() in _TOKEN_FIELDS for key, _ in head.query):
         return Refusal(400, "a token never belongs into a URL: send it in the first frame or a header")
     return None
 
 
 def wants_websocket(head: Head) -> bool:
     """Tell whether this is a request to speak WebSocket, well-formed or not."""
-    return any(part.lower() == "websocket" for part in head.tokens_of("upgrade")) and any(
-        part.lower() == "upgrade" for part in head.tokens_of("connection")
-    )
+    return _has_member(head, "upgrade", "websocket") and _has_member(head, "connection", "upgrade")
+
+
+def _has_member(head: Head, header: str, member: str) -> bool:
+    value = head.headers.get(header, "").lower()
+    return value == member or member in [part.strip() for part in value.split(",")]
 
 
 def judge_upgrade(head: Head, *, hosts: Collection[str] = (), origins: Collection[str] = ()) -> Refusal | None:
