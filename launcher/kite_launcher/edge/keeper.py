@@ -22,7 +22,6 @@ from kite_launcher.core.proc import Identity
 from kite_launcher.core.records import ProcessRecord
 from kite_launcher.core.restart import GiveUp, Policy, RestartAt, Tally
 from kite_launcher.core.spec import OWN_RESTARTS, OWN_WITHIN_S
-from kite_launcher.core.unit_spec import OWN_BACKOFF_MAX_S
 from kite_launcher.edge.house import OnForked
 from kite_launcher.edge.journal import Journal
 from kite_launcher.edge.keeper_link import KeeperGone, KeeperLink
@@ -31,7 +30,8 @@ from kite_launcher.edge.pulse import Pulse
 from kite_launcher.edge.record_book import RecordBook
 
 NAME: Final = "logkeeper"
-KEEPER_BACKOFF_S: Final = 0.05  # a keeper is back within a second, whatever happened
+KEEPER_BACKOFF_S: Final = 0.05  # a keeper is back within a second, whatever happened…
+KEEPER_BACKOFF_MAX_S: Final = 0.2  # …also the fifth time, on a busy machine
 ASK_TIMEOUT_S: Final = 2.0
 LAST_WORD_S: Final = 5.0
 _PR_SET_CHILD_SUBREAPER: Final = 36
@@ -50,7 +50,7 @@ class KeeperHouse:
         self._identity: Identity | None = None
         self._pulse = Pulse()
         self._tally = Tally(
-            Policy("always", OWN_RESTARTS, OWN_WITHIN_S, KEEPER_BACKOFF_S, OWN_BACKOFF_MAX_S, healthy_reset_s=60.0)
+            Policy("always", OWN_RESTARTS, OWN_WITHIN_S, KEEPER_BACKOFF_S, KEEPER_BACKOFF_MAX_S, healthy_reset_s=60.0)
         )
         self.closing = False
         self.restarts = 0
