@@ -19,10 +19,19 @@ STOP_S = 20.0
 class KernelProcess:
     """`with KernelProcess(folder, {"page": "module"}) as kernel: … kernel.url, kernel.tokens["page"]`."""
 
-    def __init__(self, folder: Path, roles: dict[str, str], *, config: str = "", scale: float = 1.0) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        roles: dict[str, str],
+        *,
+        config: str = "",
+        scale: float = 1.0,
+        standalone: bool = True,
+    ) -> None:
         self.folder = folder
+        self._standalone = ["--standalone"] if standalone else []  # else the launcher rule holds
         self.tokens = {name: f"{name}-{os.urandom(12).hex()}" for name in roles}
-        rows = [f'[{name}]\ntoken = "{self.tokens[name]}"\nrole = "{role}"\n' for name, role in roles.items()]
+        rows = [f'["{name}"]\ntoken = "{self.tokens[name]}"\nrole = "{role}"\n' for name, role in roles.items()]
         self._tokens_file = folder / "tokens.toml"
         self._tokens_file.touch(mode=0o600)
         self._tokens_file.write_text("\n".join(rows), "utf-8")
@@ -35,7 +44,7 @@ class KernelProcess:
     def start(self) -> None:
         """Start it and wait until it accepts connections."""
         reading, writing = os.pipe()
-        command = [sys.executable, "-P", "-m", "kite_kernel.main", "--standalone", "--config", self._config_file]
+        command = [sys.executable, "-P", "-m", "kite_kernel.main", *self._standalone, "--config", self._config_file]
         command += ["--state-dir", self.folder / "state", "--tokens", self._tokens_file, "--port", str(self._port)]
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
