@@ -6,8 +6,11 @@ Sections of the other houses are skipped. All mistakes are told together. Source
 from __future__ import annotations
 
 import difflib
+import ipaddress
+import os
 import re
 import tomllib
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 import attrs
@@ -37,6 +40,10 @@ _BYTES: Final = {
     "MB": 1000**2,
     "GB": 1000**3,
 }
+_REFERENCE: Final = re.compile(r"\$(?:\$|\{([^}]*)\}?)?")
+_WHOLE: Final = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
+# These come from outside only as a string that is nothing but ${NAME}.
+_PLAIN_TYPES: Final = ("bool", "int", "number")
 _OWN: Final = ("kernel", "timing", "ownership", "streams", "permissions")
 
 
@@ -73,12 +80,18 @@ def load(path: Path | None, *, standalone: bool) -> Config:
         match = re.search(r"line (\d+), column (\d+)", str(error))
         place = f":{match[1]}:{match[2]}" if match else ""
         raise StartError(EXIT_CONFIG, f"{path}{place}: {str(error).partition(' (at')[0]}") from None
-    return build(table, text, str(path), standalone=standalone)
+    config = build(table, text, str(path), standalone=standalone, environ=os.environ)
+    if config.tls is None:
+        return config
+    cert, key = (os.path.join(os.path.dirname(os.path.realpath(path)), file) for file in config.tls)
+    return attrs.evolve(config, tls=(cert, key))
 
 
-def build(table: dict[str, Any], text: str, name: str, *, standalone: bool) -> Config:
-    """Check the kernel's sections of a parsed file. Errors: StartError 78."""
-    check = _Check(text, name)
+def build(
+    table: dict[str, Any], text: str, name: str, *, standalone: bool, environ: Mapping[str, str] | None = None
+) -> Config:
+    """Check the kernel's sections of a parsed file; `${NAME}` comes from `environ`. Errors: StartError 78."""
+    check = _Check(text, name, environ or {})
     kernel = check.section("kernel", table.get("kernel", {}), CONFIG["kernel"])
     timing = check.section("timing", table.get("timing", {}), CONFIG["timing"])
     ownership = check.section("ownership", table.get("ownership", {}), CONFIG["ownership"])
@@ -101,8 +114,7 @@ def build(table: dict[str, Any], text: str, name: str, *, standalone: bool) -> C
     if kernel.get("max_message", 0) > kernel.get("queue_bytes", 0):
         check.mistake("kernel", "max_message", "must not be above queue_bytes")
     tls = kernel.get("tls")
-    loopback = kernel.get("host") in ("127.0.0.1", "localhost", "::1")
-    if not loopback and not (kernel.get("allow_remote") and tls):
+    if not is_loopback(kernel.get("host") or "") and not (kernel.get("allow_remote") and tls):
         check.mistake("kernel", "host", "another host than loopback needs allow_remote = true and tls")
     if check.mistakes:
         raise StartError(EXIT_CONFIG, *check.mistakes)
@@ -130,6 +142,16 @@ def build(table: dict[str, Any], text: str, name: str, *, standalone: bool) -> C
     )
 
 
+def is_loopback(host: str) -> bool:
+    """Tell whether only this machine can reach a listener on `host`; of names only localhost counts."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False
+
+
 def _frozen(patterns: list[str] | None) -> tuple[str, ...] | None:
     return None if patterns is None else tuple(patterns)
 
@@ -146,9 +168,10 @@ def scaled(timing: dict[str, Any]) -> Timing:
 class _Check:
     """Collects mistakes; knows where a key stands in the text."""
 
-    def __init__(self, text: str, name: str) -> None:
+    def __init__(self, text: str, name: str, environ: Mapping[str, str]) -> None:
         self._lines = text.splitlines()
         self._name = name
+        self._environ = environ
         self.mistakes: list[str] = []
 
     def mistake(self, section: str, key: str, why: str) -> None:
@@ -188,7 +211,7 @@ class _Check:
     def _value(self, section: str, key: str, value: Any, row: dict[str, Any]) -> Any:
         read = _READERS[row["type"]]
         try:
-            found = read(value)
+            found = read(self._follow(value, row["type"]))
         except (ValueError, TypeError) as error:
             self.mistake(section, key, str(error))
             return read(row["default"]) if "default" in row else None
@@ -198,6 +221,34 @@ class _Check:
         if "choices" in row and found not in row["choices"]:
             self.mistake(section, key, f"must be one of {', '.join(row['choices'])}")
         return found
+
+    def _follow(self, value: Any, kind: str) -> Any:
+        """Put in what `${NAME}` stands for, "$" for "$$"; the launcher reads the file by the same rule."""
+        if kind == "table" and isinstance(value, dict):
+            return {key: self._follow(item, "str") for key, item in value.items()}
+        if not isinstance(value, str) or kind == "strlist":
+            return value
+        if kind in _PLAIN_TYPES:
+            match = _WHOLE.fullmatch(value)
+            return value if match is None else _plain(self._variable(match[0]))
+        return _REFERENCE.sub(lambda match: "$" if match[0] in ("$", "$$") else self._variable(match[0]), value)
+
+    def _variable(self, reference: str) -> str:
+        match = _WHOLE.fullmatch(reference)
+        if match is None:
+            raise ValueError(f"{reference!r} must be ${{NAME}} with a variable's name; a plain dollar sign is $$")
+        if match[1] not in self._environ:
+            raise ValueError(f"{reference} is not set in the environment")
+        return self._environ[match[1]]
+
+
+def _plain(text: str) -> Any:
+    """Read a variable's text as TOML would read it, text when it is neither number nor yes or no."""
+    if text in ("true", "false"):
+        return text == "true"
+    if re.fullmatch(r"[+-]?[0-9]{1,30}", text):
+        return int(text)
+    return float(text) if re.fullmatch(r"[+-]?[0-9]{1,30}\.[0-9]{1,30}", text) else text
 
 
 def read_duration(value: Any) -> float:

@@ -126,7 +126,7 @@ class _Start:
         port = args.port if args.port is not None else self.config.port
         if not 0 <= port <= 65535:
             raise StartError(EXIT_USAGE, f"--port {port}: must be from 0 to 65535")
-        if host not in ("127.0.0.1", "localhost", "::1") and not (self.config.allow_remote and self.config.tls):
+        if not configuration.is_loopback(host) and not (self.config.allow_remote and self.config.tls):
             raise StartError(EXIT_CONFIG, f"--host {host}: needs [kernel] allow_remote = true and tls")
         return attrs.evolve(self.config, host=host, port=port)
 
