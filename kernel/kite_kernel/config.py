@@ -28,13 +28,14 @@ if TYPE_CHECKING:
 _DURATION: Final = re.compile(r"(?:\d+(?:\.\d+)?(?:ms|s|m|h|d))+")
 _PART: Final = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)")
 _SECONDS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
-_SIZE: Final = re.compile(r"(\d+)\s*(B|KiB|MiB|GiB|kB|KB|MB|GB)?")
+_SIZE: Final = re.compile(r"(\d+(?:\.\d+)?)\s*(B|KiB|MiB|GiB|TiB|kB|KB|MB|GB)?")
 _BYTES: Final = {
     "": 1,
     "B": 1,
     "KiB": 1 << 10,
     "MiB": 1 << 20,
     "GiB": 1 << 30,
+    "TiB": 1 << 40,
     "kB": 1000,
     "KB": 1000,
     "MB": 1000**2,
@@ -265,7 +266,8 @@ def read_size(value: Any) -> int:
     match = _SIZE.fullmatch(value) if isinstance(value, str) else None
     if match is None:
         raise ValueError('must be a size such as "1MiB" or "64KiB"')
-    return int(match[1]) * _BYTES[match[2] or ""]
+    scale = _BYTES[match[2] or ""]
+    return int(match[1]) * scale if match[1].isdigit() else int(float(match[1]) * scale)
 
 
 def _typed(kind: type | tuple[type, ...], what: str) -> Any:

@@ -14,7 +14,7 @@ from typing import Any, Final
 from kite_launcher._contract import CONFIG
 from kite_launcher.core.check_rows import Facts, FileFault, Row, RowChecker, shown
 from kite_launcher.core.load_module import ModuleReader, check_names, gather
-from kite_launcher.core.names import module_name_fault, nearest, stream_name_fault
+from kite_launcher.core.names import module_name_fault, nearest, pattern_fault, stream_name_fault
 from kite_launcher.core.order import circles
 from kite_launcher.core.spec import (
     GroupSpec,
@@ -203,6 +203,10 @@ class _Loader:
             if (fault := module_name_fault(name)) is not None:
                 self._checker.wrong_name(("permissions", name), fault)
             row = self._checker.table(("permissions", name), table, CONFIG["permissions.*"])
+            for key, patterns in row.items():
+                for index, pattern in enumerate(patterns or ()):
+                    if (fault := pattern_fault(pattern)) is not None:
+                        self._checker.wrong(("permissions", name, key, index), fault)
             out[name] = Permissions(name, row["call"], row["publish"], row["subscribe"])
             self._kernel_sections[f"permissions.{name}"] = row
         return out

@@ -14,7 +14,6 @@ STOCK: Final = ("relay", "logs", "audit", "backup", "chat", "model")
 NAME_MAX_BYTES: Final = 63
 
 _STREAM: Final = re.compile(r"[a-z0-9][a-z0-9._-]{0,127}")
-_VARIABLE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
 def module_name_fault(name: str) -> str | None:
@@ -56,9 +55,15 @@ def stream_name_fault(name: str) -> str | None:
     return None
 
 
-def is_variable(name: str) -> bool:
-    """True when `name` may stand between the braces of `${NAME}`."""
-    return _VARIABLE.fullmatch(name) is not None
+def pattern_fault(pattern: str) -> str | None:
+    """Return what is wrong with a pattern of [permissions.NAME], or None. Source: spec 10 §7."""
+    segments = pattern.split(".")
+    for index, segment in enumerate(segments):
+        if segment == "*" or (segment == ">" and index == len(segments) - 1):
+            continue
+        if not segment or "*" in segment or ">" in segment or " " in segment or not segment.isprintable():
+            return 'expected a pattern such as "model.*" or "backup.>": * is one segment, a last > the rest'
+    return None
 
 
 def nearest(wrong: str, valid: Iterable[str]) -> str | None:

@@ -1,6 +1,6 @@
 """Durations, sizes and rates as kite.toml writes them, as numbers.
 
-One spelling each, so that two readers of one file never differ: "500ms", "1.5s", "2m", "1h", "7d"; "64KiB"; "10/1h".
+"500ms", "1.5s", "2m", "1h30m", "7d"; "64KiB"; "10/1h". Whatever is read here the kernel reads as the same number.
 """
 
 from __future__ import annotations
@@ -8,9 +8,10 @@ from __future__ import annotations
 import re
 from typing import Final
 
-_DURATION: Final = re.compile(r"([0-9]{1,15}(?:\.[0-9]{1,9})?)(ms|s|m|h|d)")
+_PART: Final = re.compile(r"([0-9]{1,15}(?:\.[0-9]{1,9})?)(ms|s|m|h|d)")
+_DURATION: Final = re.compile(rf"(?:{_PART.pattern}){{1,5}}")
 _SIZE: Final = re.compile(r"([0-9]{1,18}(?:\.[0-9]{1,9})?)(B|KiB|MiB|GiB|TiB)")
-_SECONDS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+_SECONDS: Final = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _BYTES: Final = {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
 
 # Ten years: what is longer is a slip of the finger, and timers stay exact.
@@ -19,12 +20,13 @@ DURATION_MAX_S: Final = 3650 * 86400.0
 
 def parse_duration(text: str) -> float | None:
     """Return the seconds that `text` means ("500ms" → 0.5), or None when it is no duration."""
-    match = _DURATION.fullmatch(text)
-    if match is None:
+    if _DURATION.fullmatch(text) is None:
         return None
-    if match.group(2) == "ms":
-        return float(match.group(1)) / 1000  # 10000ms is exactly 10.0
-    return float(match.group(1)) * _SECONDS[match.group(2)]
+    # Milliseconds are divided, not multiplied: 10000ms is exactly 10 s.
+    parts = (
+        float(number) / 1000 if unit == "ms" else float(number) * _SECONDS[unit] for number, unit in _PART.findall(text)
+    )
+    return sum(parts)
 
 
 def parse_size(text: str) -> int | None:

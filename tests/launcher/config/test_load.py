@@ -201,6 +201,9 @@ def test_a_message_that_could_never_be_queued_is_impossible() -> None:
         "[permissions]\nbackup = 1",
         '[permissions."a/b"]\ncall = []',
         "[permissions.backup]\ncall = [1]",
+        "[permissions.backup]\ncall = ['a..b']",
+        "[permissions.backup]\npublish = ['>.a']",
+        "[permissions.backup]\nsubscribe = ['a*']",
         '[instance]\nname = "a/b"',
         '[instance]\nname = ""',
         '[group.g]\nstrategy = "all"',
@@ -463,13 +466,14 @@ def test_bytes_that_are_no_utf8_are_a_mistake_where_they_stand() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "seconds"), [("500ms", 0.5), ("1.5s", 1.5), ("2m", 120.0), ("1h", 3600.0), ("7d", 604800.0), ("0s", 0.0)]
+    ("text", "seconds"),
+    [("500ms", 0.5), ("1.5s", 1.5), ("2m", 120.0), ("1h", 3600.0), ("7d", 604800.0), ("1h30m", 5400.0)],
 )
 def test_durations_have_one_meaning(text: str, seconds: float) -> None:
     assert parse_duration(text) == seconds
 
 
-@pytest.mark.parametrize("text", ["", "5", "s", "5 s", "-5s", "5S", "1h30m", "５s", "1e3s", "inf", ".5s", "5s\n"])
+@pytest.mark.parametrize("text", ["", "5", "s", "5 s", "-5s", "5S", "1h 30m", "５s", "1e3s", "inf", ".5s", "5s\n"])
 def test_what_is_no_duration_is_none(text: str) -> None:
     assert parse_duration(text) is None
 
