@@ -19,17 +19,20 @@ def start_layers(wants: Wants) -> list[list[str]]:
 
     Names that stand in a circle, or behind one, are in no layer; `circles` names them.
     """
-    left = {name: {other for other in others if other in wants} for name, others in wants.items()}
+    place = {name: index for index, name in enumerate(wants)}
+    after = dependents(wants)
+    missing = {name: sum(other in wants for other in dict.fromkeys(others)) for name, others in wants.items()}
+    layer = [name for name, count in missing.items() if count == 0]
     layers: list[list[str]] = []
-    while left:
-        layer = [name for name, others in left.items() if not others]
-        if not layer:
-            break
+    while layer:
         layers.append(layer)
+        free: list[str] = []
         for name in layer:
-            del left[name]
-        done = set(layer)
-        left = {name: others - done for name, others in left.items()}
+            for other in after[name]:
+                missing[other] -= 1
+                if missing[other] == 0:
+                    free.append(other)
+        layer = sorted(free, key=place.__getitem__)
     return layers
 
 
@@ -93,13 +96,15 @@ def circles(wants: Wants) -> list[list[str]]:
 
     Each arrow that is part of a circle is in at least one path, each path is as short as its first arrow allows.
     """
+    placed = {name for layer in start_layers(wants) for name in layer}
+    left = {name: others for name, others in wants.items() if name not in placed}
     seen: set[tuple[str, str]] = set()
     found: list[list[str]] = []
-    for name in wants:
-        for other in dict.fromkeys(wants[name]):
-            if other not in wants or (name, other) in seen:
+    for name, others in left.items():
+        for other in dict.fromkeys(others):
+            if other not in left or (name, other) in seen:
                 continue
-            back = _shortest(wants, other, name)
+            back = _shortest(left, other, name)
             if back is None:
                 continue
             path = [name, *back]
