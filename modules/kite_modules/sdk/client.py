@@ -211,12 +211,17 @@ class Kite:
             raise ValueError(f"credit must be at least 1, not {credit}")
         values = Values(credit, self._grant)
         text = frames.encode({} if params is None else params)
+        failure: Exception | None = None
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._run_iteration, values, method, text, credit, timeout)
             try:
                 yield values
+            except Exception as error:
+                failure = error  # raised again outside the nursery, which would wrap it in a group
             finally:
                 nursery.cancel_scope.cancel()
+        if failure is not None:
+            raise failure
 
     async def _run_iteration(
         self,
