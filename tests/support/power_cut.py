@@ -7,6 +7,7 @@ sectors that look written and never will be: later fsyncs don't write them.
 
 import errno
 import random
+import threading
 from collections.abc import Sequence
 
 import attrs
@@ -74,6 +75,9 @@ class _File:
 
     def sync(self) -> None:
         self._disk.step()
+        self._disk.syncs += 1
+        if self._disk.gate is not None:
+            assert self._disk.gate.wait(30)
         if self._disk.fail_syncs:
             self._disk.fail_syncs -= 1
             inode = self._inode
@@ -94,7 +98,10 @@ class _File:
 
 
 class PowerCutFiles:
-    """The file layer. `cut_at`: the call in which the power goes; `room_bytes`: what the disk still takes."""
+    """The file layer. `cut_at`: the call in which the power goes; `room_bytes`: what the disk still takes.
+
+    `fail_syncs`: so many syncs answer EIO; `gate`: a sync waits for it.
+    """
 
     def __init__(self, rng: random.Random) -> None:
         self._rng = rng
@@ -105,7 +112,9 @@ class PowerCutFiles:
         self.cut_at: int | None = None
         self.fail_syncs = 0
         self.room_bytes: int | None = None
-        self.bytes_read = 0
+        self.largest_read_bytes = 0
+        self.syncs = 0
+        self.gate: threading.Event | None = None
 
     # ---- faults
 
@@ -182,7 +191,7 @@ class PowerCutFiles:
 
     def read(self, path: str, offset: int, size_bytes: int) -> bytes:
         found = bytes(self._inode(path).data[offset : offset + size_bytes])
-        self.bytes_read += len(found)
+        self.largest_read_bytes = max(self.largest_read_bytes, len(found))
         return found
 
     def view(self, path: str) -> memoryview:
@@ -202,7 +211,9 @@ class PowerCutFiles:
 
     def rename(self, source: str, target: str) -> None:
         self.step()
-        self._change("rename", f"{source}\0{target}")
+        inside = [name for name in self._now if name.startswith(source + "/")]
+        for name in inside or [source]:
+            self._change("rename", f"{name}\0{target}{name.removeprefix(source)}")
 
     def remove(self, path: str) -> None:
         self.step()
@@ -219,6 +230,10 @@ class PowerCutFiles:
             self._apply(self._safe, kind, name, inode)
 
     # ---- what tests do to files
+
+    def paths(self) -> list[str]:
+        """Name every file."""
+        return sorted(self._now)
 
     def flip(self, path: str, offset: int) -> None:
         """Flip one bit on the platter."""

@@ -22,7 +22,7 @@ import msgspec
 
 from kite_kernel.core.websocket import text_frame
 
-CHUNK_BYTES: Final = 262_144
+CHUNK_BYTES: Final = 65_536
 """Joined bytes handed to a socket at once: few calls for a fast one, little to hold for each slow one."""
 
 RING_BYTES: Final = 268_435_456
@@ -120,14 +120,16 @@ class Frames:
         self._cache_from = -1
         return seq
 
-    def trim(self, bytes_max: int | None = None) -> None:
+    def trim(self, bytes_max: int | None = None, *, floor: int | None = None) -> None:
         """Let the oldest go until count and bytes are inside their bounds; the newest always stays.
 
-        Args: `bytes_max`: a tighter bound for now, where all streams together hold too much.
+        Args: `bytes_max`: a tighter bound for now, where all streams together hold too much. `floor`: the count alone
+        lets nothing go from this number on, because a subscriber is being waited for.
         """
         frames = self._frames
         most = self.bytes_max if bytes_max is None else min(bytes_max, self.bytes_max)
-        while self.oldest < self.seq and (self.seq - self.oldest >= self.keep or self.bytes > most):
+        last_out = self.seq - self.keep if floor is None else min(self.seq - self.keep, floor - 1)
+        while self.oldest < self.seq and (self.oldest <= last_out or self.bytes > most):
             self.bytes -= len(frames.pop(self.oldest))
             self.oldest += 1
 

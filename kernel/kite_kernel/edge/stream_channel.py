@@ -33,10 +33,10 @@ PROBE_S: Final = 1.0
 """After a failed write the disk is asked this often whether it takes anything again."""
 
 PAUSE_S: Final = 0.25
-"""How long a publisher is not read from while a subscriber with a full queue may take half of it.
+"""A subscriber with a full queue that takes nothing for this long is cut.
 
-A hub that is faster than every reader would cut them all: a burst of 64 MB is here in 0.1 s, and no reader that has
-to parse it keeps up with that. One that reads at all takes fifty messages in a few milliseconds.
+Until then publishers are not read from. A hub that is faster than every reader would cut them all: a burst of 64 MB
+is here in 0.1 s, and no reader that has to parse it keeps up with that.
 """
 
 PATIENCE_S: Final = 3.0
@@ -95,7 +95,8 @@ class Channel:
         patient = patient and self._left_s() > 0
         for subscriber in tuple(stream.subscribers):
             subscriber.hand.flush(patient=patient)
-        stream.frames.trim(self.ring_bytes_max)
+        floor = min((wire.at.cursor + 1 for wire in self._lagging), default=None)
+        stream.frames.trim(self.ring_bytes_max, floor=floor)
         stream.frames.forget_joined()
 
     # ---- the moment that a full queue gets
@@ -122,16 +123,18 @@ class Channel:
         return self._patience_s
 
     async def ease(self) -> None:
-        """Give those with a full queue a moment, then cut the ones who didn't take it. Cancel: safe."""
-        if not self._lagging:
-            return
-        began_at = trio.current_time()
-        self._eased = trio.Event()
-        with trio.move_on_after(min(PAUSE_S, self._left_s())):
-            await self._eased.wait()
-        self._patience_s -= trio.current_time() - began_at
-        for wire in tuple(self._lagging):
-            wire.cut_slow()
+        """Give those with a full queue a moment, then cut the ones who don't take it. Cancel: safe."""
+        while self._lagging:
+            began_at = trio.current_time()
+            self._eased = trio.Event()
+            with trio.move_on_after(min(PAUSE_S, self._left_s())):
+                await self._eased.wait()
+            now = trio.current_time()
+            self._patience_s -= now - began_at
+            is_over = self._left_s() <= 0
+            for wire in tuple(self._lagging):
+                if is_over or now - wire.took_at >= PAUSE_S:
+                    wire.cut_slow()
 
     def touch_publisher(self, wire: PubWire) -> None:
         """Note that answers for this publisher are ready."""

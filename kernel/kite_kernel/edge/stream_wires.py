@@ -133,13 +133,14 @@ class SubWire(StreamWire):
     `at` is where it stands.
     """
 
-    __slots__ = ("_fetched", "_is_fetching", "_is_off", "at")
+    __slots__ = ("_fetched", "_is_fetching", "_is_off", "at", "took_at")
 
     def __init__(
         self, channel: Channel, port: Port, nursery: trio.Nursery, hello: bytes, addr: str, *, cursor: int
     ) -> None:
         super().__init__(channel, port, nursery, hello, addr)
         self.at = Subscriber(cursor, joined_at=trio.current_time(), hand=self)
+        self.took_at = self.at.joined_at
         self._keep_room(keep=True)
         self._fetched = b""
         self._is_fetching = False
@@ -185,12 +186,14 @@ class SubWire(StreamWire):
             return
         if stream.is_lost(self.at) or not (patient or self.channel.is_spared(self)):
             self.cut_slow()
-        else:
+        elif not self.channel.is_spared(self):
+            self.took_at = trio.current_time()
             self.channel.spare(self)
 
     def on_drained(self, wire: Wire, everything: bool) -> None:
         """A blocked wire took what it held: it may be well again, or have lost its place meanwhile."""
         super().on_drained(wire, everything)
+        self.took_at = self.pulse.heard_at
         if self._is_off:
             return
         stream = self.channel.stream
