@@ -47,7 +47,11 @@ class NotifyRoom:
             bound.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(near)
-            bound.bind(near)
+            old = os.umask(0o177)
+            try:
+                bound.bind(near)
+            finally:
+                os.umask(old)
         except OSError:
             bound.close()
             raise
