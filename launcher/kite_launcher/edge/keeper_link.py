@@ -1,16 +1,15 @@
-"""The launcher's hold on the log keeper: starts it, orders through it, hears of every end.
+"""The launcher's hold on the log keeper: starts it, orders through it, hears of every end, notices when it hangs.
 
-One task owns the socket's sending, one its receiving; both live in the nursery that the caller gives, and end
-by themselves with the keeper (`gone`). The link also holds every pipe that the keeper reads, so that a keeper
-that is killed loses nothing: the next one gets them.
+The link also holds every pipe that the keeper reads, so that a keeper that is killed loses nothing: the next one
+gets them. A keeper that does not answer three times in a row is killed: its children don't notice.
 
 Source: spec 00 §28, §28a; cases S-21, S-22, S-82.
 """
 
 import contextlib
 import os
+import signal
 import socket
-import sys
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any, Final
@@ -18,7 +17,6 @@ from typing import Any, Final
 import attrs
 import trio
 
-from kite_launcher.core.keeper_frames import FDS_MAX, BadFrame, FrameReader, encode_frame
 from kite_launcher.core.keeper_orders import (
     KEEPER_PROTOCOL,
     Exited,
@@ -31,19 +29,19 @@ from kite_launcher.core.keeper_orders import (
     SpawnOrder,
 )
 from kite_launcher.edge.keeper_process import end_keeper, start_keeper
+from kite_launcher.edge.keeper_wire import ANSWER_S, KeeperGone, KeeperWire, close_all
+from kite_launcher.keeper.processes import open_identified
 
-ANSWER_S: Final = 10.0  # the keeper answers within milliseconds; a machine under load gets time
+__all__ = ["KeeperGone", "KeeperLink"]
+
 SPAWN_S: Final = 60.0  # exec may wait for a slow disk or a network folder
 STATUS_S: Final = 1.0  # so long an end without a status waits for `note_status`
-QUEUE: Final = 1000
+PING_S: Final = 2.0
+PINGS_MISSED_MAX: Final = 3  # in a row, each with its own time: a launcher that was stopped itself counts one
+STATUSES: Final = 1000
 EXITS: Final = 10_000
-_CHUNK: Final = 64 * 1024
 
 _Key = tuple[str, int]
-
-
-class KeeperGone(Exception):
-    """The keeper's process or its socket ended, or it does not answer; ask the next keeper."""
 
 
 @attrs.define
@@ -53,15 +51,9 @@ class _Held:
     record: KeptRecord
     fds: dict[str, int]
 
-    def close(self) -> None:
-        for fd in self.fds.values():
-            os.close(fd)
-        self.fds = {}
 
-
-_HELD: Final[
-    dict[Path, dict[_Key, _Held]]
-] = {}  # by state directory: held by this process, whichever link fetched them
+# By state directory: held by this process, whichever link fetched them.
+_HELD: Final[dict[Path, dict[_Key, _Held]]] = {}
 
 
 class KeeperLink:
@@ -75,14 +67,11 @@ class KeeperLink:
         self.pid = pid
         self.start_ticks = 0
         self.log_trouble = LogState()
-        self.gone = trio.Event()
         self.lost_exits = 0
         self.on_said: Callable[[str], None] = lambda text: None
         self._nursery = nursery
-        self._sock = sock
-        self._count = 0
-        self._answers: dict[int, trio.MemorySendChannel[tuple[dict[str, Any], list[int]]]] = {}
-        self._out_send, self._out = trio.open_memory_channel[tuple[bytes, list[int]]](QUEUE)
+        self._wire = KeeperWire(sock, self._take)
+        self.gone = self._wire.gone
         self._exits_send, self.exits = trio.open_memory_channel[Exited](EXITS)
         self._held = _HELD.setdefault(state_dir, {})
         self._missed: list[Exited] = []
@@ -92,12 +81,7 @@ class KeeperLink:
     # -- beginning and end
 
     @classmethod
-    async def start(
-        cls,
-        nursery: trio.Nursery,
-        state_dir: Path,
-        settings: KeeperSettings,
-    ) -> "KeeperLink":
+    async def start(cls, nursery: trio.Nursery, state_dir: Path, settings: KeeperSettings) -> "KeeperLink":
         """Start a keeper process, child of this one, and connect to it. Raises: OSError, KeeperGone.
 
         The pipes that the link of an ended keeper held go to the new one. Whoever collects the children of this
@@ -111,8 +95,15 @@ class KeeperLink:
             raise
         finally:
             theirs.close()
-        link = cls(nursery, trio.socket.from_stdlib_socket(ours), pid, state_dir)
-        await link._greet(settings)
+        pidfd = os.pidfd_open(pid)
+        try:
+            link = cls(nursery, trio.socket.from_stdlib_socket(ours), pid, state_dir)
+            await link._greet(settings)
+        except BaseException:
+            signal.pidfd_send_signal(pidfd, signal.SIGKILL)
+            raise
+        finally:
+            os.close(pidfd)
         return link
 
     @classmethod
@@ -138,23 +129,50 @@ class KeeperLink:
         return link
 
     async def _greet(self, settings: KeeperSettings) -> None:
-        self._nursery.start_soon(self._send_all)
-        self._nursery.start_soon(self._receive_all)
+        self._wire.start(self._nursery)
+        self._nursery.start_soon(self._end_exits)
         try:
-            hello, _ = await self._ask({"op": "hello", "settings": settings.to_wire()})
+            hello, _ = await self._wire.ask({"op": "hello", "settings": settings.to_wire()})
             if hello["protocol"] != KEEPER_PROTOCOL:
                 raise KeeperGone(f"it speaks protocol {hello['protocol']}")
-            self.pid = int(hello["pid"])
-            self.start_ticks = int(hello["start_ticks"])
+            self.pid, self.start_ticks = int(hello["pid"]), int(hello["start_ticks"])
             self._missed = [Exited.from_wire(data) for data in hello["missed"]]
             for held in list(self._held.values()):
                 question = {"op": "adopt", "record": held.record.to_wire(), "streams": list(held.fds)}
-                answer, _ = await self._ask(question, list(held.fds.values()))
+                answer, _ = await self._wire.ask(question, list(held.fds.values()))
                 if not answer["found"]:
                     self._release((held.record.name, held.record.run))
         except BaseException:
-            self._end()
+            self._wire.end()
             raise
+        self._nursery.start_soon(self._tend)
+
+    async def _end_exits(self) -> None:
+        await self.gone.wait()
+        self._exits_send.close()
+
+    async def _tend(self) -> None:
+        """Ask from time to time whether it answers; end one that hangs (stopped, or caught in a bug of ours)."""
+        missed = 0
+        while not self.gone.is_set():
+            with trio.move_on_after(PING_S) as waiting:
+                await self.gone.wait()
+            if not waiting.cancelled_caught:
+                return
+            with trio.move_on_after(PING_S) as asking, contextlib.suppress(KeeperGone):
+                await self.ping()
+            missed = missed + 1 if asking.cancelled_caught else 0
+            if missed >= PINGS_MISSED_MAX:
+                self.on_said(f"the log keeper (pid {self.pid}) does not answer; it is replaced")
+                self._kill()
+                self._wire.end()
+
+    def _kill(self) -> None:
+        pidfd = open_identified(self.pid, self.start_ticks)
+        if pidfd is not None:
+            with contextlib.suppress(OSError):
+                signal.pidfd_send_signal(pidfd, signal.SIGKILL)
+            os.close(pidfd)
 
     async def close(self, *, quit_keeper: bool = True, timeout_s: float = 5.0) -> None:
         """Let go of the keeper. With `quit_keeper` it stores what stands in its pipes and ends; a child of ours
@@ -163,27 +181,17 @@ class KeeperLink:
         with trio.CancelScope(shield=True):
             if quit_keeper and not self.gone.is_set():
                 with trio.move_on_after(timeout_s), contextlib.suppress(KeeperGone):
-                    await self._ask({"op": "quit"})
+                    await self._wire.ask({"op": "quit"})
                     await self.gone.wait()
-            self._end()
+            self._wire.end()
             self._release_all()
             if quit_keeper:
                 await end_keeper(self.pid, timeout_s)
 
-    def _end(self) -> None:
-        """Set `gone` and wake everybody who waits; the tasks end by the closed socket. Pipes stay held."""
-        self.gone.set()
-        self._sock.close()
-        self._out_send.close()
-        self._exits_send.close()
-        for channel in self._answers.values():
-            channel.close()
-        self._answers.clear()
-
     def _release(self, key: _Key) -> None:
         held = self._held.pop(key, None)
         if held is not None:
-            held.close()
+            close_all(held.fds.values())
 
     def _release_all(self) -> None:
         for key in list(self._held):
@@ -199,46 +207,36 @@ class KeeperLink:
         If `on_forked` raises or this is cancelled, the process ends without having run. Raises: KeeperGone.
         Descriptors in `order.fds` stay the caller's.
         """
-        number, channel = self._question()
         fds = [order.fds[target] for target in sorted(order.fds)]
         forked: Forked | None = None
         try:
             with trio.fail_after(SPAWN_S):
-                await self._send({"id": number, "op": "spawn", "order": order.to_wire()}, fds)
-                answer, _ = await channel.receive()
-                if "forked" in answer:
-                    forked = Forked(*answer["forked"])
-                    if on_forked is not None:
-                        await on_forked(forked)
-                    await self._let(forked, go=True)
-                    answer, _ = await channel.receive()
-        except (trio.EndOfChannel, trio.TooSlowError) as problem:
-            raise KeeperGone("it ended or does not answer") from problem
+                question = await self._wire.question({"op": "spawn", "order": order.to_wire()}, fds)
+                try:
+                    answer, _ = await question.answer()
+                    if "forked" in answer:
+                        forked = Forked(*answer["forked"])
+                        if on_forked is not None:
+                            await on_forked(forked)
+                        await self._wire.send({"op": "go", "name": forked.name, "run": forked.run, "go": True})
+                        answer, _ = await question.answer()
+                finally:
+                    self._wire.forget(question)
+        except trio.TooSlowError as problem:
+            raise KeeperGone("it does not answer") from problem
         except BaseException:
             if forked is not None:
-                self._let_nowait(forked)
+                self._wire.tell({"op": "go", "name": forked.name, "run": forked.run, "go": False})
             raise
-        finally:
-            self._answers.pop(number, None)
         if "error" in answer:
             return SpawnFailed(order.name, 0, str(answer["error"]))
         if "failed" in answer or forked is None:
             return SpawnFailed(**answer["failed"])
         return Spawned(forked.name, forked.run, forked.pid, forked.start_ticks)
 
-    async def _let(self, forked: Forked, *, go: bool) -> None:
-        self._count += 1
-        await self._send({"id": self._count, "op": "go", "name": forked.name, "run": forked.run, "go": go}, [])
-
-    def _let_nowait(self, forked: Forked) -> None:
-        self._count += 1
-        data = {"id": self._count, "op": "go", "name": forked.name, "run": forked.run, "go": False}
-        with contextlib.suppress(trio.WouldBlock, trio.ClosedResourceError, trio.BrokenResourceError):
-            self._out_send.send_nowait((encode_frame(data), []))
-
     async def adopt(self, record: KeptRecord) -> bool:
         """Have the keeper read the output of a process that runs already. False when nothing of it is found."""
-        answer, _ = await self._ask({"op": "adopt", "record": record.to_wire(), "streams": []})
+        answer, _ = await self._wire.ask({"op": "adopt", "record": record.to_wire(), "streams": []})
         return bool(answer.get("found"))
 
     async def wait_log(self, name: str, run: int, regex: str) -> str:
@@ -247,18 +245,12 @@ class KeeperLink:
         Cancel: safe. Raises: KeeperGone; KeyError for a run that the keeper does not know; ValueError for what is
         no regular expression.
         """
-        number, channel = self._question()
+        question = await self._wire.question({"op": "watch", "name": name, "run": run, "regex": regex})
         try:
-            await self._send({"id": number, "op": "watch", "name": name, "run": run, "regex": regex}, [])
-            answer, _ = await channel.receive()
-        except trio.EndOfChannel as problem:
-            raise KeeperGone("it ended") from problem
+            answer, _ = await question.answer()
         finally:
-            if self._answers.pop(number, None) is not None:
-                self._count += 1
-                frame = encode_frame({"id": self._count, "op": "unwatch", "watch": number})
-                with contextlib.suppress(trio.WouldBlock, trio.ClosedResourceError, trio.BrokenResourceError):
-                    self._out_send.send_nowait((frame, []))
+            if self._wire.forget(question):
+                self._wire.tell({"op": "unwatch", "watch": question.number})
         if answer.get("error") == "no such run":
             raise KeyError(name)
         if "error" in answer:
@@ -267,40 +259,40 @@ class KeeperLink:
 
     async def tail(self, name: str, n: int = 10) -> list[str]:
         """Give the last lines of the last run of a name, at most 20, escaped for display."""
-        answer, _ = await self._ask({"op": "tail", "name": name, "n": n})
+        answer, _ = await self._wire.ask({"op": "tail", "name": name, "n": n})
         return [str(line) for line in answer["lines"]]
 
     async def missed_exits(self) -> list[Exited]:
         """Give the ends that no launcher has heard of yet, oldest first; from then on they count as heard."""
         missed, self._missed = self._missed, []
         if missed:
-            await self._ask({"op": "ack", "seq": missed[-1].seq})
+            await self._wire.ask({"op": "ack", "seq": missed[-1].seq})
         return missed
 
     async def kept_records(self) -> list[KeptRecord]:
         """Give the living processes as the keeper knows them."""
-        answer, _ = await self._ask({"op": "records"})
+        answer, _ = await self._wire.ask({"op": "records"})
         return [KeptRecord.from_wire(data) for data in answer["records"]]
 
     async def log_state(self) -> LogState:
         """Ask whether every line finds its place."""
-        answer, _ = await self._ask({"op": "log_state"})
+        answer, _ = await self._wire.ask({"op": "log_state"})
         return LogState.from_wire(answer["state"])
 
     async def configure(self, settings: KeeperSettings) -> None:
         """Give new settings (a reload)."""
-        await self._ask({"op": "settings", "settings": settings.to_wire()})
+        await self._wire.ask({"op": "settings", "settings": settings.to_wire()})
 
     async def ping(self) -> None:
         """Ask whether it answers. Raises: KeeperGone."""
-        await self._ask({"op": "ping"})
+        await self._wire.ask({"op": "ping"})
 
     async def open_log(self, name: str) -> int:
         """Give a descriptor whose bytes end in `logs/<name>.log`: for the launcher's own log. It lives over keepers.
 
         It is a pipe: set O_NONBLOCK on it, and drop (and count) what it does not take while no keeper reads.
         """
-        _, fds = await self._ask({"op": "open_log", "name": name})
+        _, fds = await self._wire.ask({"op": "open_log", "name": name})
         return fds[0]
 
     def note_status(self, pid: int, status: int) -> None:
@@ -308,101 +300,16 @@ class KeeperLink:
 
         The end itself comes through `exits` all the same, behind its last line, and then has this status.
         """
-        if len(self._statuses) >= QUEUE:
+        if len(self._statuses) >= STATUSES:
             del self._statuses[next(iter(self._statuses))]
         self._statuses[pid] = status
         self._status_news.set()
         self._status_news = trio.Event()
 
-    # -- the wire
-
-    def _question(self) -> tuple[int, "trio.MemoryReceiveChannel[tuple[dict[str, Any], list[int]]]"]:
-        if self.gone.is_set():
-            raise KeeperGone("it ended")
-        self._count += 1
-        send, receive = trio.open_memory_channel[tuple[dict[str, Any], list[int]]](4)
-        self._answers[self._count] = send
-        return self._count, receive
-
-    async def _ask(self, data: dict[str, Any], fds: list[int] | None = None) -> tuple[dict[str, Any], list[int]]:
-        number, channel = self._question()
-        try:
-            with trio.fail_after(ANSWER_S):
-                await self._send({"id": number, **data}, fds or [])
-                answer = await channel.receive()
-        except (trio.EndOfChannel, trio.TooSlowError) as problem:
-            raise KeeperGone("it ended or does not answer") from problem
-        finally:
-            self._answers.pop(number, None)
-        if "error" in answer[0]:
-            raise KeeperGone(f"it refused {data['op']}: {answer[0]['error']}")
-        return answer
-
-    async def _send(self, data: dict[str, Any], fds: list[int]) -> None:
-        try:
-            frame = encode_frame(data, len(fds))
-        except BadFrame as problem:
-            raise KeeperGone(str(problem)) from problem
-        copies = [os.dup(fd) for fd in fds]
-        try:
-            await self._out_send.send((frame, copies))
-        except BaseException as problem:
-            for fd in copies:
-                os.close(fd)
-            if isinstance(problem, trio.ClosedResourceError | trio.BrokenResourceError):
-                raise KeeperGone("it ended") from problem
-            raise
-
-    async def _send_all(self) -> None:
-        try:
-            async for frame, fds in self._out:
-                try:
-                    await self._send_frame(frame, fds)
-                finally:
-                    for fd in fds:
-                        os.close(fd)
-        except OSError:
-            self._end()
-        finally:
-            self._out.close()
-
-    async def _send_frame(self, frame: bytes, fds: list[int]) -> None:
-        rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, b"".join(fd.to_bytes(4, sys.byteorder) for fd in fds))]
-        sent = await self._sock.sendmsg([frame], rights if fds else [])
-        while sent < len(frame):
-            sent += await self._sock.send(frame[sent:])
-
-    async def _receive_all(self) -> None:
-        frames = FrameReader()
-        try:
-            while True:
-                data, ancillary, _, _ = await self._sock.recvmsg(
-                    _CHUNK, socket.CMSG_SPACE(FDS_MAX * 4), socket.MSG_CMSG_CLOEXEC
-                )
-                if not data:
-                    return
-                fds: list[int] = []
-                for level, kind, raw in ancillary:
-                    if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
-                        fds += [int.from_bytes(raw[at : at + 4], sys.byteorder) for at in range(0, len(raw) - 3, 4)]
-                for frame, with_fds in frames.feed(data, fds):
-                    self._take(frame, with_fds)
-        except (OSError, BadFrame, trio.ClosedResourceError):
-            return
-        finally:
-            for fd in frames.spare:
-                os.close(fd)
-            self._end()
+    # -- what is told unasked
 
     def _take(self, frame: dict[str, Any], fds: list[int]) -> None:
-        match frame.get("push"):
-            case None:
-                channel = self._answers.get(frame["id"])
-                if channel is not None:
-                    channel.send_nowait((frame, fds))
-                    return
-                for fd in fds:
-                    os.close(fd)
+        match frame["push"]:
             case "exited":
                 self._take_exit(Exited.from_wire(frame["exited"]))
             case "hold":
@@ -415,8 +322,7 @@ class KeeperLink:
             case "said":
                 self.on_said(str(frame["text"]))
             case _:
-                for fd in fds:
-                    os.close(fd)
+                close_all(fds)
 
     def _hold(self, record: KeptRecord, fds: dict[str, int]) -> None:
         held = self._held.setdefault((record.name, record.run), _Held(record, {}))
@@ -448,6 +354,4 @@ class KeeperLink:
         except (trio.WouldBlock, trio.ClosedResourceError, trio.BrokenResourceError):
             self.lost_exits += 1
             return
-        self._count += 1
-        with contextlib.suppress(trio.WouldBlock, trio.ClosedResourceError, trio.BrokenResourceError):
-            self._out_send.send_nowait((encode_frame({"id": self._count, "op": "ack", "seq": exited.seq}), []))
+        self._wire.tell({"op": "ack", "seq": exited.seq})

@@ -159,6 +159,11 @@ class Children:
         self._read(child, "err", fd)
         return child
 
+    def search_log(self, child: Child) -> None:
+        """Show a run's stored lines (as far as the last 64 KiB of its log reach) to those who wait for one."""
+        stored = [line for line in self.store.get(child.name).last_lines() if line.run == child.run and not line.own]
+        child.tail.look_at_stored([line.data for line in reversed(stored)])
+
     def _stream_count(self) -> int:
         return sum(len(child.readers) for child in self.all.values())
 
@@ -278,6 +283,7 @@ class Children:
                 continue
             os.set_blocking(fd, False)
             self._read(child, stream, fd).resume()
+            self.search_log(child)
         if not child.alive and not child.readers:
             return False
         self._runs[record.name] = max(record.run, self._runs.get(record.name, 0))

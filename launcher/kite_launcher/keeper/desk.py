@@ -311,7 +311,8 @@ class Desk:
         child = self._children.all.get((name, run))
         if child is None:
             return {"error": "no such run"}
-        child.tail.watch(regex)
+        if child.tail.watch(regex):
+            self._children.search_log(child)
         if regex in child.tail.matches:
             return {"line": child.tail.matches[regex]}
         self._connection.watches[number] = (name, run, regex)

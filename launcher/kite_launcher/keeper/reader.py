@@ -41,13 +41,24 @@ class RunTail:
         if ready is not None:
             self.watch(ready)
 
-    def watch(self, regex: str) -> None:
-        """Wait for a line that holds this; lines that stand here already count. Raises: re.error."""
+    def watch(self, regex: str) -> bool:
+        """Wait for a line that holds this; lines that stand here already count. Raises: re.error.
+
+        True when it is new and not here: earlier lines (`look_at_stored`) may hold it.
+        """
         if regex in self.matches or regex in self._watched:
-            return
+            return False
         self._watched[regex] = re.compile(regex)
         for line in list(self.lines):
             self._match(line)
+        return regex in self._watched
+
+    def look_at_stored(self, lines: list[bytes]) -> None:
+        """Take lines of this run from its log, oldest first: what was said before this keeper lived."""
+        for line in lines:
+            self._match(line)
+        if not self.lines:
+            self.lines.extend(line[:TAIL_CLIP_BYTES] for line in lines[-TAIL_LINES:])
 
     def forget(self, regex: str) -> None:
         """Stop waiting for it."""

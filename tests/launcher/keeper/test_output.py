@@ -11,6 +11,7 @@ from tests.support.keeper_box import PATIENCE_S, KeeperBox, collect, keeper_box,
 
 from kite_launcher.core.keeper_orders import Spawned
 from kite_launcher.core.logquery import join_all
+from kite_launcher.edge import keeper_link
 from kite_launcher.keeper.journal import Journal
 from kite_launcher.keeper.processes import marked
 
@@ -243,3 +244,49 @@ async def test_what_a_dead_keeper_wrote_but_did_not_take_is_not_doubled(tmp_path
         file.write(b"2026-11-30T09:12:13.123456Z out 1 - tw")
     async with keeper_box(tmp_path):
         assert log.read_bytes() == whole
+
+
+async def test_a_line_is_waited_for_from_any_moment_and_over_keepers(tmp_path: Path) -> None:
+    code = "import time\nprint('liste', end='', flush=True)\ntime.sleep(0.3)\nprint('ning on 7', flush=True)\n" + (
+        "for n in range(60): print('more', n, flush=True)\ntime.sleep(60)\nprint('late', flush=True)\n"
+    )
+    async with keeper_box(tmp_path) as box:
+        x = await running(box, python("x", code, ready_log="listening on"))
+        with trio.fail_after(PATIENCE_S):
+            assert await box.link.wait_log("x", x.run, "listening on") == "listening on 7"
+            await box.link.wait_log("x", x.run, "more 59")
+            assert await box.link.wait_log("x", x.run, "^lis.*7$") == "listening on 7"
+            await box.kill()
+            await box.start()
+            assert await box.link.wait_log("x", x.run, "listening") == "listening on 7"
+            assert await box.link.tail("x", 2) == ["more 58", "more 59"]
+            with pytest.raises(ValueError, match="unterminated"):
+                await box.link.wait_log("x", x.run, "(")
+            with pytest.raises(KeyError):
+                await box.link.wait_log("x", x.run + 1, "late")
+        with trio.move_on_after(0.05) as waiting:
+            await box.link.wait_log("x", x.run, "late")
+        assert waiting.cancelled_caught
+
+
+async def test_a_keeper_that_hangs_is_replaced_and_nobody_notices(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(keeper_link, "PING_S", 0.2)
+    async with keeper_box(tmp_path) as box:
+        x = await running(box, python("x", COUNT.format(pause="0.002")))
+        await box.until("it prints", lambda: len(texts(tmp_path, "x")) > 3)
+        hanging = box.link
+        os.kill(hanging.pid, signal.SIGSTOP)
+        with trio.fail_after(PATIENCE_S):
+            await hanging.gone.wait()
+        collect(hanging.pid)
+        await box.start()
+        seen = len(texts(tmp_path, "x"))
+        await box.until("it goes on", lambda: len(texts(tmp_path, "x")) > seen + 20)
+        os.kill(x.pid, signal.SIGKILL)
+        collect(x.pid)
+        await box.ended("x")
+    numbers = [int(text) for text in texts(tmp_path, "x")]
+    assert numbers == list(range(len(numbers)))
+    assert any("does not answer" in text for text in box.said)
