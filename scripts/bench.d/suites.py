@@ -134,7 +134,7 @@ def idle(plan: Plan) -> list[Row]:
     print(f"\nmemory of an idle connection, {count:,} of them")
     for name in plan.hubs:
         with hubs(plan, [name]) as (hub,):
-            loads.connect(hub, plan.tokens)
+            loads.connect(hub, plan.tokens, 10)  # what is made once for all is made now
             before = hub.rss_bytes()
             with Crowd(hub.port, plan.tokens, [f"idle-{n}" for n in range(count)]):
                 each = (hub.rss_bytes() - before) / count / 1000
