@@ -92,6 +92,7 @@ class KeeperHouse:
     async def _begin(self, nursery: trio.Nursery) -> KeeperLink:
         former, self._link, self._identity = self._former, None, None
         link = await KeeperLink.start(nursery, self._state_dir, self._settings)
+        link.on_said = lambda text: self._journal.warning("log keeper", says=text)
         self._former, self._identity = link, Identity(link.pid, link.start_ticks)
         stamp = datetime.now(UTC).isoformat(timespec="milliseconds")
         self.since_utc = stamp

@@ -107,8 +107,10 @@ class KeeperLink:
         return link
 
     @classmethod
-    async def connect(cls, nursery: trio.Nursery, state_dir: Path, settings: KeeperSettings) -> "KeeperLink | None":
-        """Connect to a keeper that a former launcher left; None when none answers."""
+    async def connect(
+        cls, nursery: trio.Nursery, state_dir: Path, settings: KeeperSettings | None = None
+    ) -> "KeeperLink | None":
+        """Connect to a keeper that a former launcher left; None when none answers. Without `settings` it keeps its own."""
         folder = -1
         sock = trio.socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
@@ -128,11 +130,12 @@ class KeeperLink:
             return None
         return link
 
-    async def _greet(self, settings: KeeperSettings) -> None:
+    async def _greet(self, settings: KeeperSettings | None) -> None:
         self._wire.start(self._nursery)
         self._nursery.start_soon(self._end_exits)
         try:
-            hello, _ = await self._wire.ask({"op": "hello", "settings": settings.to_wire()})
+            given = settings.to_wire() if settings is not None else None
+            hello, _ = await self._wire.ask({"op": "hello", "settings": given})
             if hello["protocol"] != KEEPER_PROTOCOL:
                 raise KeeperGone(f"it speaks protocol {hello['protocol']}")
             self.pid, self.start_ticks = int(hello["pid"]), int(hello["start_ticks"])

@@ -15,7 +15,7 @@ from typing import Final
 import attrs
 import trio
 
-from kite_launcher.core.keeper_orders import KeeperSettings, KeptRecord
+from kite_launcher.core.keeper_orders import KeptRecord
 from kite_launcher.core.proc import Identity, Proc, Snapshot, Tree, marked, members
 from kite_launcher.core.records import CLEANUP_ORDER, Damaged, ProcessRecord, Role, parse_processes
 from kite_launcher.edge.journal import Journal
@@ -166,7 +166,7 @@ async def _quit_keeper(state: StateDir) -> None:
     """Have the old keeper write what still stands in its pipes and end."""
     with trio.move_on_after(KEEPER_S):
         async with trio.open_nursery() as nursery:
-            link = await KeeperLink.connect(nursery, Path(state.path), KeeperSettings())
+            link = await KeeperLink.connect(nursery, Path(state.path))
             if link is not None:
                 await link.close(quit_keeper=True, timeout_s=KEEPER_S)
             nursery.cancel_scope.cancel()

@@ -232,7 +232,8 @@ class Desk:
         assert self._connection is not None
         self._connection.greeted = True
         self._told = ()
-        self._settle(KeeperSettings.from_wire(frame["settings"]))
+        if frame["settings"] is not None:
+            self._settle(KeeperSettings.from_wire(frame["settings"]))
         missed = [exited.to_wire() for exited in self._children.exits.unheard]
         self._send(
             {
