@@ -246,15 +246,12 @@ class Link:
         try:
             with trio.move_on_after(limit_s):
                 await connection.send_message(frames.request(1, "auth", params))
-                text = await connection.get_message()
-                frame = frames.parse(text) if isinstance(text, str) else frames.Garbage("binary")
-                if isinstance(frame, frames.Reply) and frame.answer.error is None:
-                    value = frame.answer.value()
-                    if isinstance(value, dict):
-                        return value
-                    return Ended(None, "an auth answer that is no object")
-                await connection.get_message()  # a refusal: the close code follows and says what it means
-                return Ended(None, "no auth answer")
+                while True:  # an error and a `bye` may come before the close code, which says what it means
+                    text = await connection.get_message()
+                    frame = frames.parse(text) if isinstance(text, str) else frames.Garbage("binary")
+                    if isinstance(frame, frames.Reply) and frame.answer.error is None:
+                        value = frame.answer.value()
+                        return value if isinstance(value, dict) else Ended(None, "an auth answer that is no object")
         except trio_websocket.ConnectionClosed as closed:
             return ended_by_close(closed, None)
         return Ended(None, f"no auth answer within {limit_s:g} s")

@@ -101,7 +101,7 @@ class Poller:
         self._refresh.set()
 
     def tell_again(self) -> None:
-        """Repeat what is not well: whoever keeps it (the launcher, for `status`) may have been away when it was said."""
+        """Repeat what is not well: the launcher, which keeps it for `status`, may have been away when it was said."""
         for module in self._modules.values():
             health = module.health
             if health.verdict not in (Verdict.UNKNOWN, Verdict.HEALTHY, Verdict.RESTARTING):
