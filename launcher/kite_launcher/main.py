@@ -39,7 +39,7 @@ def run(argv: list[str]) -> int:
 
 
 def _instance(line: Line) -> Instance:
-    if not COMMANDS[line.command].instance:
+    if not COMMANDS[line.command].instance or getattr(line.args, "schema", False):
         return Instance(None, "")
     return find(line.asked, os.environ, _here())
 

@@ -18,6 +18,11 @@ from kite_launcher.edge.config_file import Unreadable, load_file
 
 def run(line: Line, instance: Instance) -> int:
     """Check the file and say that it is good, or raise the Failure that lists what is not."""
+    if line.args.schema:
+        from kite_launcher.core.schema import json_schema
+
+        say(json.dumps(json_schema(), indent=1, ensure_ascii=False))
+        return OK
     spec = load(instance, check=True)
     count = len(spec.modules)
     if line.as_json:

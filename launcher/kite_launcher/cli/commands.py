@@ -48,6 +48,11 @@ def _up(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--wait", type=seconds, default=60.0, metavar="S", help="with -d: at most this long (60)")
 
 
+def _check(parser: argparse.ArgumentParser) -> None:
+    _json(parser)
+    parser.add_argument("--schema", action="store_true", help="print the JSON Schema of kite.toml, for editors")
+
+
 def _down(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--timeout", type=seconds, default=None, metavar="S", help="kill what is left after this long")
     _json(parser)
@@ -105,7 +110,7 @@ COMMANDS: Final[dict[str, Command]] = {
     "restart": Command("stop and start modules", "kite-launch restart backup", "orders", _names),
     "reload": Command("read kite.toml again, touch only what changed", "kite-launch reload -n", "orders", _reload),
     "logs": Command("what modules printed", "kite-launch logs backup -f", "logs", _logs),
-    "check": Command("check kite.toml, start nothing", "kite-launch check", "check", _json),
+    "check": Command("check kite.toml, start nothing", "kite-launch check", "check", _check),
     "wait": Command("wait until modules are ready", "kite-launch wait backup --timeout 10", "orders", _wait),
     "why": Command("how a module came to be as it is", "kite-launch why backup", "why", _name),
     "token": Command("print a fresh token for a module", "kite-launch token backup", "orders", _name),
