@@ -20,7 +20,7 @@ GOOD = [
     "[kernel]\nport = '${PORT}'\n[logging]\nformat = 'json'\n[notify]\nlimit = '3/10m'\n",
     "[module.x]\ncommand = ['x']\nready = { log = 'a' }\nhealth = false\nlimits = { nofile = 9 }\nenv = { A = 'b' }\n",
     "[group.g]\nstrategy = 'one_for_all'\n[module.x]\nmodule = 'x'\ngroup = 'g'\n[module.x.options]\na = [1]\n",
-    "[streams]\nopen = true\n[streams.ticks]\nring = 9\n[permissions.x]\ncall = ['a']\n[relay]\nlisten = '127.0.0.1:1'\n",
+    "[streams]\nopen = true\n[streams.t]\nring = 9\n[permissions.x]\ncall = ['a']\n[relay]\nlisten = '127.0.0.1:1'\n",
 ]
 BAD = [
     "[kernle]\n",
