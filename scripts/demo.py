@@ -48,7 +48,7 @@ def commands() -> list[tuple[str, str]]:
     config = shlex.quote(os.path.relpath(CONFIG, here))
     return [
         (
-            f"""{kite} --config {config} call greeter.hello '{{"name": "Ada"}}'""",
+            f"""{kite} --config {config} call greeter.greet '{{"name": "Ada"}}'""",
             "one module answers by asking the other",
         ),
         (f"{kite} --config {config} stream sub ticks --count 5", "a live stream, resumable after any cut"),
