@@ -90,8 +90,8 @@ class CommitQueue:
             self._ids[message_id] = waiting
         return waiting
 
-    def take(self) -> list[Waiting]:
-        """Take the next group to write: all that waits, up to GROUP_BYTES and at least one; [] when nothing does.
+    def take(self, bytes_max: int = GROUP_BYTES) -> list[Waiting]:
+        """Take the next group to write: all that waits, up to `bytes_max` and at least one; [] when nothing does.
 
         Must not be called before the last group was answered.
         """
@@ -99,7 +99,7 @@ class CommitQueue:
             raise RuntimeError("the last group is still being written")
         size = count = 0
         for waiting in self._waiting:
-            if count and size + len(waiting.raw) > GROUP_BYTES:
+            if count and size + len(waiting.raw) > bytes_max:
                 break
             size += len(waiting.raw)
             count += 1

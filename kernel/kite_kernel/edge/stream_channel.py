@@ -15,7 +15,7 @@ import structlog
 import trio
 
 from kite_kernel.core.stream import CHUNK_BYTES, Stream, StreamConfig, message_frame
-from kite_kernel.core.stream_commit import CommitQueue, StoreFailed
+from kite_kernel.core.stream_commit import GROUP_BYTES, CommitQueue, StoreFailed
 from kite_kernel.store.files import reason_of
 from kite_kernel.store.stream_log import Entry, LogFailed, StreamLog
 from kite_kernel.store.stream_segment import LogDamaged
@@ -319,7 +319,7 @@ class DurableChannel(Channel):
         """Commit group after group until `finish`. Cancel: between groups."""
         try:
             while not (self._finishing and not len(self.queue)):
-                group = self.queue.take()
+                group = self.queue.take(min(GROUP_BYTES, self.log.segment_bytes))
                 if group:
                     await self._commit(group)
                     continue

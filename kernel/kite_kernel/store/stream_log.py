@@ -197,9 +197,13 @@ class StreamLog:
         assert self._active is not None
         return self._active, self._file
 
+    @property
+    def segment_bytes(self) -> int:
+        """How large a segment may grow before the next begins; no group should be larger."""
+        return max(SEGMENT_MIN_BYTES, min(SEGMENT_MAX_BYTES, self._retention.bytes // SEGMENTS_KEPT))
+
     def _is_full(self, active: Scan, now_ms: int) -> bool:
         kept = self._retention
-        size = max(SEGMENT_MIN_BYTES, min(SEGMENT_MAX_BYTES, kept.bytes // SEGMENTS_KEPT))
         count = active.last - active.first + 1
         if count <= 0:
             return False
@@ -207,7 +211,7 @@ class StreamLog:
             return True
         if kept.age_ms is not None and now_ms - active.oldest_ms >= kept.age_ms // SEGMENTS_KEPT:
             return True
-        return active.end >= size
+        return active.end >= self.segment_bytes
 
     def _begin(self, first: int) -> None:
         """Begin a segment, its head and its name safe. Errors: OSError, after which nothing has changed."""
