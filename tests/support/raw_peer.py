@@ -76,7 +76,8 @@ class RawPeer:
         self.closed: Closed | None = None
         self.ended = trio.Event()
         self._buffer = b""
-        self._waiting: list[Any] = []
+        self._waiting: dict[int, Any] = {}  # by their number, in order
+        self._count = 0
         self._news = trio.lowlevel.ParkingLot()
         self._reading = trio.CancelScope()
         self._sending = trio.Lock()
@@ -191,12 +192,20 @@ class RawPeer:
         seen = 0
         with trio.fail_after(wait_s):
             while True:
-                for at in range(seen, len(self._waiting)):
-                    if wanted(self._waiting[at]):
-                        return self._waiting.pop(at)
-                seen = len(self._waiting)
+                while seen < self._count:
+                    seen += 1
+                    if seen in self._waiting and wanted(self._waiting[seen]):
+                        return self._waiting.pop(seen)
                 assert not self.ended.is_set(), f"{self.closed} instead of the message"
                 await self._news.park()
+
+    async def more(self, wait_s: float = WAIT_S) -> list[Any]:
+        """Wait until something waits; return all of it."""
+        with trio.fail_after(wait_s):
+            while not self._waiting:
+                assert not self.ended.is_set(), f"{self.closed} instead of more"
+                await self._news.park()
+        return self.take()
 
     async def event(self, name: str, wait_s: float = WAIT_S) -> Any:
         """Wait for an event of this name; return its params."""
@@ -230,8 +239,8 @@ class RawPeer:
 
     def take(self) -> list[Any]:
         """Return and forget the messages that nobody waited for."""
-        taken, self._waiting = self._waiting, []
-        return taken
+        taken, self._waiting = self._waiting, {}
+        return list(taken.values())
 
     def stop_reading(self) -> None:
         """From now on nothing is read: the socket's buffers fill, pings go unanswered."""
@@ -267,7 +276,8 @@ class RawPeer:
                 data = {"ping_time": message["params"]["data"]["ping_time"], "pong_time": 0}
                 await self._try_to_send(_note("event.publish", {"event": "system.pong", "data": data}))
             else:
-                self._waiting.append(message)
+                self._count += 1
+                self._waiting[self._count] = message
                 self._news.unpark_all()
         elif opcode == 8:
             code = int.from_bytes(payload[:2], "big") if payload else None
