@@ -16,6 +16,7 @@ from kite_launcher.cli.instance import Instance, find
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and leave with its exit code (never returns normally)."""
+    _fill_standard_streams()
     leave(run(list(sys.argv[1:] if argv is None else argv)))
 
 
@@ -36,6 +37,15 @@ def run(argv: list[str]) -> int:
         return NO
     except Exception as error:
         return bug(error, instance.state_dir if instance is not None else None)
+
+
+def _fill_standard_streams() -> None:
+    """Open /dev/null where the caller closed 0, 1 or 2, so that no pipe or socket of ours gets such a number."""
+    for fd in range(3):
+        try:
+            os.fstat(fd)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # takes the lowest free number, which is this one
 
 
 def _instance(line: Line) -> Instance:

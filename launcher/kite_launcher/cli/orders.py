@@ -112,9 +112,14 @@ def _down(line: Line, instance: Instance) -> int:
 
 def _clean_up(line: Line, instance: Instance) -> int:
     """End what a dead launcher left; the supervisor's own clean-up does it, under the instance's lock."""
+    from kite_launcher.core.launch import RefusedError
     from kite_launcher.edge import supervisor
 
-    result = supervisor.clean_up(instance.state_dir)
+    try:
+        result = supervisor.clean_up(instance.state_dir)
+    except RefusedError as refused:
+        it = refused.refusal
+        raise Failure(it.exit, it.text, it.hint, lines=it.lines) from refused
     return _show(result, line)
 
 
