@@ -60,7 +60,7 @@ async def connected(target: Target, *, name: str = "") -> AsyncGenerator[Kite, N
     except NotConnected as error:
         _refused(target, error)
     if not opened:
-        _nobody(target, runtime.kite.reason)
+        _nobody(target, runtime.kite.last_failure or f"nothing within {CONNECT_S:g} s")
 
 
 def _refused(target: Target, error: NotConnected) -> NoReturn:

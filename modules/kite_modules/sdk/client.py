@@ -68,6 +68,11 @@ class Kite:
         return self._link.session.reason
 
     @property
+    def last_failure(self) -> str:
+        """Why the last wire ended, in words; empty before the first end."""
+        return self._link.last_lost.reason
+
+    @property
     def due_in_s(self) -> float | None:
         """Seconds until the next try, while waiting."""
         due_at = self._link.session.due_at

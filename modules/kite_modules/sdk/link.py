@@ -67,6 +67,7 @@ class Link:
         self._wire_scope: trio.CancelScope | None = None
         self._bye: Lost | None = None
         self._leave_as: Lost | None = None
+        self.last_lost = Lost(None)
         self._work = trio.Event()
         self._drained = trio.Event()
         self._room = trio.Event()
@@ -349,6 +350,7 @@ class Link:
     # ------------------------------------------------------------------ ends
 
     def _on_lost(self, lost: Lost) -> None:
+        self.last_lost = lost
         if self.session.state is State.STOPPED:
             return
         decision = self.session.lost(
