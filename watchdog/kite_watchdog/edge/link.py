@@ -106,6 +106,7 @@ class Link:
         self._scope: trio.CancelScope | None = None
         self._connection: trio_websocket.WebSocketConnection | None = None
         self._stopping = False
+        self._closed = trio.Event()  # set once `stop` has said goodbye
         self._authenticated = False
         self._retry_now = trio.Event()
 
@@ -187,6 +188,7 @@ class Link:
                 await self._drained.wait()
             if self._connection is not None:
                 await self._connection.aclose(1000)
+        self._closed.set()
         if self._scope is not None:
             self._scope.cancel()
 
@@ -198,6 +200,8 @@ class Link:
             async with trio.open_nursery() as nursery:
                 self._scope = nursery.cancel_scope
                 ended = await self._converse(nursery)
+                if self._stopping:  # the library's reader, in this nursery, still has the closing handshake to hear
+                    await self._closed.wait()
                 nursery.cancel_scope.cancel()
         except* trio_websocket.ConnectionRejected as group:
             ended = ended_by_answer(group)
