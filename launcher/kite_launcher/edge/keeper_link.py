@@ -110,7 +110,10 @@ class KeeperLink:
     async def connect(
         cls, nursery: trio.Nursery, state_dir: Path, settings: KeeperSettings | None = None
     ) -> "KeeperLink | None":
-        """Connect to a keeper that a former launcher left; None when none answers. Without `settings` it keeps its own."""
+        """Connect to a keeper that a former launcher left; None when none answers.
+
+        Without `settings` it keeps its own.
+        """
         folder = -1
         sock = trio.socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:

@@ -13,7 +13,7 @@ from typing import Final
 from kite_launcher.core.abandon import Abandonment, ends_at, note
 from kite_launcher.core.keeper_orders import KeeperSettings
 from kite_launcher.keeper.children import Child, Children
-from kite_launcher.keeper.processes import is_flocked, marked, open_identified, start_ticks
+from kite_launcher.keeper.processes import descendants, is_flocked, marked, open_identified, start_ticks
 
 LOOK_S: Final = 0.25
 CARETAKERS: Final = frozenset({"kernel", "watchdog"})
@@ -37,7 +37,12 @@ class Housekeeping:
 
     def nothing_left(self) -> bool:
         """Whether no process of this instance is left that a later look might have to end."""
-        return not any(start_ticks(pid) is not None for pid in marked(self.settings.mark))
+        return not self._strays()
+
+    def _strays(self) -> list[int]:
+        """Find what is left of this instance: by its mark, and whoever fell to us as our orphan."""
+        marks = [pid for pid in marked(self.settings.mark) if start_ticks(pid) is not None]
+        return sorted({*marks, *descendants()})
 
     def look(self) -> None:
         """Take in what is so now; call every `LOOK_S` while nobody is connected."""
@@ -72,9 +77,9 @@ class Housekeeping:
             _signal_group(child, signal.SIGKILL)
 
     def _end_strays(self) -> None:
-        """KILL what carries the mark and belongs to no child any more (double forks, other sessions)."""
+        """KILL what belongs to no child any more (double forks, other sessions)."""
         for _ in range(KILL_ROUNDS):
-            pids = [pid for pid in marked(self.settings.mark) if start_ticks(pid) is not None]
+            pids = self._strays()
             if not pids:
                 return
             for pid in pids:

@@ -67,6 +67,24 @@ def marked(mark: str) -> list[int]:
     return found
 
 
+def descendants() -> list[int]:
+    """Find the living processes below this one, whatever they made of group, session and environment."""
+    below: dict[int, list[int]] = {}
+    for name in os.listdir("/proc"):
+        if name.isdecimal():
+            with contextlib.suppress(OSError, ValueError, IndexError):
+                fields = Path(f"/proc/{name}/stat").read_bytes().rpartition(b")")[2].split()
+                if fields[0] not in (b"Z", b"X"):
+                    below.setdefault(int(fields[1]), []).append(int(name))
+    found: list[int] = []
+    look = [os.getpid()]
+    while look:
+        children = below.get(look.pop(), [])
+        found += children
+        look += children
+    return found
+
+
 def is_flocked(path: Path) -> bool:
     """Whether somebody holds flock on this file; found out by looking, never by trying (that could win it)."""
     try:
