@@ -26,6 +26,7 @@ class PlainHub:
         self.ring: deque[tuple[int, str]] = deque(maxlen=ring)
         self.subscribers: set[ServerConnection] = set()
         self.asked: list[str] = []
+        self.joined = 0
         self.refuse: int | None = None
         self.end_with: int | None = None
         self.skip_once: set[int] = set()
@@ -90,6 +91,7 @@ class PlainHub:
                     if seq > int(last[0]):
                         await connection.send(frame)
         self.subscribers.add(connection)
+        self.joined += 1
         try:
             await connection.wait_closed()
         finally:

@@ -23,7 +23,7 @@ from kite_modules.sdk.values import Values
 if TYPE_CHECKING:
     from kite_modules.sdk.own import Replica
     from kite_modules.sdk.own import Session as Owned
-    from kite_modules.sdk.stream import Stream
+    from kite_modules.sdk.stream_handle import Stream
 
 CALL_S: Final = 30.0
 """The contract's default deadline of a call, until the kernel says its own."""
@@ -47,6 +47,8 @@ class Kite:
         self._slots = trio.Semaphore(_IN_FLIGHT_MAX)
         self.stopping = trio.Event()
         """Set as soon as this client is told to end, or ends by itself."""
+        self.nursery: trio.Nursery | None = None
+        """Where this client's own tasks live: subscriptions to streams read in it."""
         self.options: Any = link.settings.options
         """What kite.toml gives this module; checked if the module declares a class for it."""
 
@@ -354,9 +356,10 @@ class Kite:
 
     def stream(self, name: str = "default") -> Stream:
         """Return one stream of the kernel: subscribe to it, publish into it."""
-        from kite_modules.sdk.stream import Stream
+        from kite_modules.sdk.stream_handle import Stream
 
-        return Stream(name, self._link.settings.url, self._link.settings.token)
+        settings = self._link.settings
+        return Stream(name, settings.url, settings.token, nursery=self.nursery, call=self.call)
 
 
 def _event_params(

@@ -96,7 +96,7 @@ class Runtime:
         """
         failure: Exception | None = None
         async with trio.open_nursery() as nursery:
-            self._nursery = nursery
+            self._nursery = self.kite.nursery = nursery
             self._server = self._make_server(nursery)
             for listener in self._listeners:
                 subscription = Subscription(listener.patterns)

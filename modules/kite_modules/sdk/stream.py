@@ -1,7 +1,7 @@
 """Streams for those who read them: when to come back, and how to go on exactly where one had recorded.
 
 `consume` writes every number of a stream into a file, exactly once and in order, through any number of cuts; it needs
-no kernel, any hub with `/sub?last=N` will do. `Subscription` and `Publisher` (stream_session) are what a module uses.
+no kernel, any hub with `/sub?last=N` will do. What a module uses, `kite.stream(…)`, is in `stream_handle`.
 
 Source: spec 40-streams §3, 30-clients §5, seeds/003.
 """
@@ -109,8 +109,16 @@ def end_of(lost: Lost) -> End:
     return End(ABNORMAL if lost.code is None or lost.code in _NO_CODE else lost.code, lost.reason, after_s)
 
 
+def place_of(url: str) -> tuple[Endpoint, str]:
+    """Split a URL into whom to connect to and the path with its query. Raises: ValueError for a URL that is none."""
+    parts = urlsplit(url)
+    endpoint = Endpoint(parts._replace(query="", fragment="").geturl())
+    return endpoint, (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
+
+
 async def read_wire(
-    url: str,
+    endpoint: Endpoint,
+    path: str,
     on_text: Callable[[str], Awaitable[bool] | bool],
     *,
     token: str | None = None,
@@ -118,12 +126,8 @@ async def read_wire(
 ) -> End | None:
     """Open one wire and hand each text message to `on_text` until that returns False or the wire ends.
 
-    Returns: None when `on_text` had enough, else how the wire ended. Raises: what `on_text` raises; ValueError for a
-    URL that is none. Cancel: safe.
+    Returns: None when `on_text` had enough, else how the wire ended. Raises: what `on_text` raises. Cancel: safe.
     """
-    parts = urlsplit(url)
-    endpoint = Endpoint(parts._replace(query="", fragment="").geturl())
-    path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
     headers = [] if token is None else [(b"Authorization", f"Bearer {token}".encode())]
     end: End | None = None
     failure: Exception | None = None
@@ -146,6 +150,9 @@ async def read_wire(
             end = end_of(lost.lost)
         except Exception as error:  # the handler's own: it goes on bare, not in a group of the wire's
             failure = error
+        except trio.Cancelled:
+            await wire.abort()
+            raise
         await wire.close()
         nursery.cancel_scope.cancel()
     if failure is not None:
@@ -220,6 +227,7 @@ async def consume(
     Raises: StreamReset when the hub can't go on there, StreamClosed when it may not be asked again, ValueError for a
     file or URL that is none, OSError of the file. Cancel: safe. Source: 40-streams §3.
     """
+    place_of(url)
     with SeqFile(out_path) as file:
         attempt = 0
         steps = Steps(file.last)
@@ -236,7 +244,8 @@ async def consume(
 
         while file.last < stop_after:
             before = file.last
-            end = await read_wire(with_query(url, last=str(file.last)), on_text, token=token)
+            endpoint, path = place_of(with_query(url, last=str(file.last)))
+            end = await read_wire(endpoint, path, on_text, token=token)
             if end is not None and end.is_final and file.last < stop_after:
                 raise StreamClosed(end.code, end.reason)
             if file.last >= stop_after:
