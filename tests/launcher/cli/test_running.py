@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import resource
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -227,6 +228,25 @@ def test_up_that_cannot_become_ready_is_1_with_the_table(lab: Lab, tmp_path: Pat
         assert other.sh("$KITE status").returncode == 2
     finally:
         assert other.sh("$KITE down").returncode == 0
+
+
+def test_closed_streams_are_no_trap_and_down_ends_what_dead_ones_left(tmp_path: Path) -> None:
+    other = Lab(tmp_path)
+    other.environ["XDG_STATE_HOME"] = str(tmp_path / "state")
+    try:
+        assert other.sh("$KITE up -d <&- >&- 2>&-").returncode == 0
+        assert other.status()["state"] == "ok"
+        launcher, watchdog = (other.status()[name]["pid"] for name in ("launcher", "watchdog"))
+        os.kill(launcher, signal.SIGKILL)
+        os.kill(watchdog, signal.SIGKILL)
+        left = json.loads(other.sh("$KITE status --json").stdout)
+        assert (left["state"], left["modules"]) == ("stopped", [])
+        assert {"kernel", "x", "y"} <= {row["name"] for row in left["leftovers"]}
+        assert other.sh("$KITE stop x").returncode == 3
+    finally:
+        assert other.sh("$KITE down").returncode == 0
+    assert "leftovers" not in json.loads(other.sh("$KITE status --json").stdout)
+    assert other.sh("$KITE down").returncode == 3
 
 
 def test_a_taken_port_is_69_with_its_holder(lab: Lab, tmp_path: Path) -> None:
