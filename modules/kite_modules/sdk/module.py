@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import logging
+import os
 import random
 import signal
 import sys
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, NoReturn, TypeVar, overl
 import msgspec
 import trio
 
-from kite_modules.sdk import log
+from kite_modules.sdk import log, stacks
 from kite_modules.sdk.blame import where_it_failed
 from kite_modules.sdk.call import Call
 from kite_modules.sdk.client import Kite
@@ -214,6 +215,7 @@ class Module:
         Exit codes: 0 told to end or `main` done · 1 a final close code or a failed task · 77, 78 settings.
         """
         log.install()
+        stacks.install(os.environ.get("KITE_STATE_DIR"))
         try:
             code = trio.run(self._run, main)
         except KeyboardInterrupt:
