@@ -28,8 +28,9 @@ from kite_launcher.core.keeper_orders import (
     SpawnFailed,
     SpawnOrder,
 )
+from kite_launcher.edge.keeper_pipes import close_all, held_pipes
 from kite_launcher.edge.keeper_process import end_keeper, start_keeper
-from kite_launcher.edge.keeper_wire import ANSWER_S, KeeperGone, KeeperWire, close_all
+from kite_launcher.edge.keeper_wire import ANSWER_S, KeeperGone, KeeperWire
 from kite_launcher.keeper.processes import open_identified
 
 __all__ = ["KeeperGone", "KeeperLink"]
@@ -40,20 +41,6 @@ PING_S: Final = 2.0
 PINGS_MISSED_MAX: Final = 3  # in a row, each with its own time: a launcher that was stopped itself counts one
 STATUSES: Final = 1000
 EXITS: Final = 10_000
-
-_Key = tuple[str, int]
-
-
-@attrs.define
-class _Held:
-    """Pipes of one run that are held together with the keeper."""
-
-    record: KeptRecord
-    fds: dict[str, int]
-
-
-# By state directory: held by this process, whichever link fetched them.
-_HELD: Final[dict[Path, dict[_Key, _Held]]] = {}
 
 
 class KeeperLink:
@@ -73,7 +60,7 @@ class KeeperLink:
         self._wire = KeeperWire(sock, self._take)
         self.gone = self._wire.gone
         self._exits_send, self.exits = trio.open_memory_channel[Exited](EXITS)
-        self._held = _HELD.setdefault(state_dir, {})
+        self._held = held_pipes(state_dir)
         self._missed: list[Exited] = []
         self._statuses: dict[int, int] = {}
         self._status_news = trio.Event()
@@ -143,11 +130,11 @@ class KeeperLink:
                 raise KeeperGone(f"it speaks protocol {hello['protocol']}")
             self.pid, self.start_ticks = int(hello["pid"]), int(hello["start_ticks"])
             self._missed = [Exited.from_wire(data) for data in hello["missed"]]
-            for held in list(self._held.values()):
+            for held in self._held.runs:
                 question = {"op": "adopt", "record": held.record.to_wire(), "streams": list(held.fds)}
                 answer, _ = await self._wire.ask(question, list(held.fds.values()))
                 if not answer["found"]:
-                    self._release((held.record.name, held.record.run))
+                    self._held.release(held.record.name, held.record.run)
         except BaseException:
             self._wire.end()
             raise
@@ -190,18 +177,9 @@ class KeeperLink:
                     await self._wire.ask({"op": "quit"})
                     await self.gone.wait()
             self._wire.end()
-            self._release_all()
+            self._held.release_all()
             if quit_keeper:
                 await end_keeper(self.pid, timeout_s)
-
-    def _release(self, key: _Key) -> None:
-        held = self._held.pop(key, None)
-        if held is not None:
-            close_all(held.fds.values())
-
-    def _release_all(self) -> None:
-        for key in list(self._held):
-            self._release(key)
 
     # -- orders
 
@@ -320,9 +298,9 @@ class KeeperLink:
                 self._take_exit(Exited.from_wire(frame["exited"]))
             case "hold":
                 record = KeptRecord.from_wire(frame["record"])
-                self._hold(record, dict(zip(frame["streams"], fds, strict=True)))
+                self._held.hold(record, dict(zip(frame["streams"], fds, strict=True)))
             case "drained":
-                self._release((frame["name"], frame["run"]))
+                self._held.release(frame["name"], frame["run"])
             case "trouble":
                 self.log_trouble = LogState.from_wire(frame["state"])
             case "said":
@@ -330,18 +308,8 @@ class KeeperLink:
             case _:
                 close_all(fds)
 
-    def _hold(self, record: KeptRecord, fds: dict[str, int]) -> None:
-        held = self._held.setdefault((record.name, record.run), _Held(record, {}))
-        for stream, fd in fds.items():
-            if stream in held.fds:
-                os.close(fd)
-            else:
-                held.fds[stream] = fd
-
     def _take_exit(self, exited: Exited) -> None:
-        held = self._held.get((exited.name, exited.run))
-        if held is not None and "in" in held.fds:
-            os.close(held.fds.pop("in"))
+        self._held.release_stdin(exited.name, exited.run)
         if exited.status is None:
             self._nursery.start_soon(self._complete, exited)
         else:

@@ -8,12 +8,13 @@ import contextlib
 import os
 import socket
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any, Final
 
 import trio
 
 from kite_launcher.core.keeper_frames import FDS_MAX, BadFrame, FrameReader, encode_frame
+from kite_launcher.edge.keeper_pipes import close_all
 
 ANSWER_S: Final = 10.0  # the keeper answers within milliseconds; a machine under load gets time
 QUEUE: Final = 1000
@@ -184,9 +185,3 @@ class KeeperWire:
             close_all(fds)
         else:
             question.take((frame, fds))
-
-
-def close_all(fds: Iterable[int]) -> None:
-    """Close descriptors that nobody wants."""
-    for fd in fds:
-        os.close(fd)

@@ -10,14 +10,13 @@ import os
 import re
 import socket
 import struct
-from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
 import attrs
 
-from kite_launcher.core.keeper_frames import BadFrame, FrameReader, encode_frame
+from kite_launcher.core.keeper_frames import BadFrame
 from kite_launcher.core.keeper_orders import (
     KEEPER_PROTOCOL,
     Exited,
@@ -29,30 +28,11 @@ from kite_launcher.core.keeper_orders import (
     SpawnOrder,
 )
 from kite_launcher.keeper.children import Child, Children
+from kite_launcher.keeper.connection import Connection
 from kite_launcher.keeper.pipes import open_output
 from kite_launcher.keeper.processes import start_ticks
 
 SOCKET_NAME: Final = "keeper.sock"
-OUT_MAX_BYTES: Final = (
-    1024 * 1024
-)  # what the launcher has not read; above it the connection ends, nothing is lost by that
-CHUNK_BYTES: Final = 64 * 1024
-_FDS: Final = 64
-
-Answer = tuple[dict[str, Any], list[int]]
-
-
-@attrs.define(eq=False)
-class Connection:
-    """One launcher. `waiting` maps a question's id to what it waits for."""
-
-    sock: socket.socket
-    frames: FrameReader = attrs.field(factory=FrameReader)
-    out: deque[tuple[bytes, list[int]]] = attrs.field(factory=deque[tuple[bytes, list[int]]])
-    out_bytes: int = 0
-    begun: dict[tuple[str, int], int] = attrs.field(factory=dict[tuple[str, int], int])
-    watches: dict[int, tuple[str, int, str]] = attrs.field(factory=dict[int, tuple[str, int, str]])
-    greeted: bool = False
 
 
 class Desk:
@@ -131,20 +111,17 @@ class Desk:
     def serve(self, sock: socket.socket) -> None:
         """Take this connection as the launcher's."""
         self._hang_up()
-        sock.setblocking(False)
-        connection = Connection(sock)
+        connection = Connection(sock, self._loop)
         self._connection = connection
-        self._loop.on_readable(sock.fileno(), lambda: self._work(connection))
+        self._loop.on_readable(connection.fd, lambda: self._work(connection))
 
     def _hang_up(self) -> None:
         """Let go of the launcher: whatever it did not let through its gate ends."""
         connection, self._connection = self._connection, None
         if connection is None:
             return
-        self._loop.remove(connection.sock.fileno())
-        connection.sock.close()
-        for fd in [*connection.frames.spare, *(fd for _, fds in connection.out for fd in fds)]:
-            os.close(fd)
+        self._loop.remove(connection.fd)
+        connection.close()
         for child in list(self._children.living()):
             if child.embryo is not None:
                 child.embryo.close_gate()
@@ -154,61 +131,26 @@ class Desk:
         if connection is not self._connection:
             return
         try:
-            self._flush(connection)
-            data, fds = self._receive(connection.sock)
-            if not data:
-                self._hang_up()
-                return
-            for frame, with_fds in connection.frames.feed(data, fds):
-                self._order(connection, frame, with_fds)
+            connection.flush()
+            frames = connection.receive()
         except BlockingIOError:
             return
         except (OSError, BadFrame):
+            frames = None
+        if frames is None:
             self._hang_up()
-
-    @staticmethod
-    def _receive(sock: socket.socket) -> tuple[bytes, list[int]]:
-        space = socket.CMSG_SPACE(_FDS * 4)
-        data, ancillary, _, _ = sock.recvmsg(CHUNK_BYTES, space, socket.MSG_CMSG_CLOEXEC)
-        fds: list[int] = []
-        for level, kind, raw in ancillary:
-            if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
-                fds += [int.from_bytes(raw[at : at + 4], "little") for at in range(0, len(raw) - len(raw) % 4, 4)]
-        return data, fds
+            return
+        for frame, fds in frames:
+            self._order(connection, frame, fds)
 
     def _send(self, data: dict[str, Any], fds: list[int] | None = None) -> None:
-        """Queue a frame; `fds` are duplicated and stay the caller's."""
-        connection = self._connection
-        if connection is None:
+        """Tell the launcher, if there is one; `fds` stay the caller's."""
+        if self._connection is None:
             return
-        copies = [os.dup(fd) for fd in fds or []]
-        frame = encode_frame(data, len(copies))
-        connection.out.append((frame, copies))
-        connection.out_bytes += len(frame)
         try:
-            self._flush(connection)
-        except OSError:
+            self._connection.send(data, fds or [])
+        except (OSError, BadFrame):
             self._hang_up()
-            return
-        if connection.out_bytes > OUT_MAX_BYTES:
-            self._hang_up()
-
-    def _flush(self, connection: Connection) -> None:
-        while connection.out:
-            frame, fds = connection.out[0]
-            try:
-                ancillary = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, struct.pack(f"{len(fds)}i", *fds))] if fds else []
-                sent = connection.sock.sendmsg([frame], ancillary)
-            except BlockingIOError:
-                break
-            for fd in fds:
-                os.close(fd)
-            connection.out_bytes -= sent
-            if sent == len(frame):
-                connection.out.popleft()
-            else:
-                connection.out[0] = (frame[sent:], [])
-        self._loop.want_write(connection.sock.fileno(), bool(connection.out))
 
     # -- orders
 

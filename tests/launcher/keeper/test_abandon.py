@@ -86,7 +86,7 @@ async def test_an_instance_that_everybody_left_leaves_nothing_running(tmp_path: 
         await begun(box, STUBBORN, "stubborn", stop_timeout_s=0.5)
         await begun(box, FAMILY, "family")
         keeper = box.link.pid
-        assert len(marked(box.settings.mark)) == 3
+        await box.until("the orphan has dropped the mark", lambda: len(marked(box.settings.mark)) == 3)
         stray = stray_of(keeper)
         await box.link.close(quit_keeper=False)
         await box.until("nothing runs", lambda: not [pid for pid in marked(box.settings.mark) if start_ticks(pid)])

@@ -12,6 +12,7 @@ from tests.support.keeper_box import PATIENCE_S, KeeperBox, collect, keeper_box,
 from kite_launcher.core.keeper_orders import Spawned
 from kite_launcher.core.logquery import join_all
 from kite_launcher.edge import keeper_link
+from kite_launcher.edge.keeper_pipes import held_pipes
 from kite_launcher.keeper.journal import Journal
 from kite_launcher.keeper.processes import marked
 
@@ -73,7 +74,7 @@ async def test_a_next_keeper_finds_the_pipes_in_the_process_itself(tmp_path: Pat
         await box.until(
             "a record", lambda: (tmp_path / "keeper.json").exists() and "x" in (tmp_path / "keeper.json").read_text()
         )
-        box.link._release_all()  # as if the launcher had died with it
+        held_pipes(tmp_path).release_all()  # as if the launcher had died with it
         await box.kill()
         await trio.sleep(0.05)
         await box.start()
