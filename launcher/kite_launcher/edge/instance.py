@@ -203,6 +203,8 @@ class Instance:
             unit.child.tell("said module.exiting", self.house.moment(), detail=str(data.get("reason") or ""))
         elif event.startswith("watchdog.module"):
             self._heard_health(unit, data)
+        elif event == "watchdog.gave_up":
+            self.house.alarm(unit.name, "gave_up", str(data.get("why") or ""))
 
     def _heard_health(self, unit: Unit, data: dict[str, Any]) -> None:
         verdict, why = str(data.get("verdict") or data.get("state") or ""), str(data.get("why") or "")
