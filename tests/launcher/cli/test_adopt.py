@@ -137,6 +137,50 @@ def test_process_compose_keeps_order_probes_and_policies(launch: Launch, lab: Pa
     assert "liveness_probe" in (lab / "kite.toml").read_text(encoding="utf-8")
 
 
+def test_what_process_compose_can_say_otherwise_is_said_or_noted(launch: Launch, lab: Path) -> None:
+    (lab / "one.env").write_text("A=1\n", encoding="utf-8")
+    text = """
+shell: { shell_command: zsh }
+processes:
+  a:
+    entrypoint: ["/bin/a", "-x", 1]
+    env_file: [one.env, two.env]
+    environment: { A: 1, B: null }
+    readiness_probe: { exec: { command: "true" } }
+    shutdown: { command: "bye", signal: 99 }
+    depends_on: { gone: { condition: process_started } }
+  b:
+    command: "x | y"
+    depends_on: { a: { condition: process_started } }
+"""
+    modules = adopt(launch, lab, "process-compose.yml", text)["module"]
+    assert modules["a"]["command"] == ["/bin/a", "-x", "1"]
+    assert (modules["a"]["env_file"], modules["a"]["env"]) == ("one.env", {"A": "1", "B": ""})
+    assert modules["b"]["command"] == ["zsh", "-c", "x | y"]
+    assert modules["b"]["after"] == ["a"]
+    notes = (lab / "kite.toml").read_text(encoding="utf-8")
+    assert all(word in notes for word in ("two.env", "readiness_probe", "shutdown.command", "gone"))
+
+
+def test_a_pm2_app_alone_and_its_odd_keys(launch: Launch, lab: Path) -> None:
+    app = {
+        "script": "a.sh",
+        "user": "root",
+        "kill_timeout": "4s",
+        "restart_delay": "700",
+        "wait_ready": True,
+        "exec_mode": "cluster",
+        "strange": 1,
+        "instances": -100,
+        "interpreter": "dash",
+    }
+    modules = adopt(launch, lab, "one.json", json.dumps(app))["module"]
+    assert modules["a"]["command"] == ["dash", "a.sh"]
+    assert (modules["a"]["user"], modules["a"]["stop_timeout"], modules["a"]["backoff"]) == ("root", "4s", "700ms")
+    notes = (lab / "kite.toml").read_text(encoding="utf-8")
+    assert all(word in notes for word in ("wait_ready", "cluster", "strange"))
+
+
 def test_supervisord_keeps_its_words_and_its_times(launch: Launch, lab: Path) -> None:
     document = adopt(launch, lab, "supervisord.conf", SUPERVISORD)
     web, cat = document["module"]["web"], document["module"]["cat"]
@@ -228,6 +272,7 @@ def test_paths_go_on_counting_from_where_the_file_lay(launch: Launch, lab: Path)
         ("x.conf", "[program:a]\ncommand = %(nope)s\n"),
         ("x.conf", "[program:a]\ncommand = 'open\n"),
         ("x.conf", "[program:a]\ncommand = a\nenvironment = A\n"),
+        ("x.conf", "[program:a]\ncommand = a\nenvironment = A,B,C\n"),
         ("x.unknown", "a: b"),
         ("missing.yaml", None),
     ],

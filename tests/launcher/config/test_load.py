@@ -9,9 +9,10 @@ import attrs
 import pytest
 
 from kite_launcher._contract import CONFIG
-from kite_launcher.core.check_rows import Facts, FileFault
+from kite_launcher.core.check_rows import Facts, FileFault, RowChecker
 from kite_launcher.core.load import decode, load_text
 from kite_launcher.core.spec import InstanceSpec, Mistake, Place, Ready
+from kite_launcher.core.toml_places import Places
 from kite_launcher.core.units import parse_duration, parse_rate, parse_size, words_duration, words_size
 
 FILES = {
@@ -209,6 +210,17 @@ def test_a_message_that_could_never_be_queued_is_impossible() -> None:
         '[group.g]\nstrategy = "all"',
         "[instance]\nname = 2024-01-01",
         "[relay]\nlisen = '127.0.0.1:1'",
+        "[kernel]\norigins = 'x'",
+        "[kernel]\norigins = [1]",
+        '[kernel]\norigins = ["a\\u0000b"]',
+        '[instance]\nname = "a\\u0000b"',
+        "[kernel]\nport = [1]",
+        "[kernel]\nport = { a = 1 }",
+        "group = 1",
+        "[module]\nx = 1",
+        "[kernel]\ntls = { cert = '/certs/c.pem', key = '/certs/gone.pem' }",
+        "[notify]\ncommand = ['n']\nwebhook = 'https://x.example/'",
+        "[module.Relay]\ncommand = ['x']\n[relay]",
     ],
 )
 def test_an_impossible_value_is_one_mistake(line: str) -> None:
@@ -278,6 +290,27 @@ def test_each_bad_line_of_an_env_file_is_told() -> None:
 @pytest.mark.parametrize("text", ["command = []", "command = ['']", "command = 'x'", "command = [1]", ""])
 def test_a_module_needs_a_program(text: str) -> None:
     assert len(mistakes(f"[module.x]\n{text}\n")) == 1
+
+
+def test_what_kite_sets_itself_and_nul_are_refused_in_files_too() -> None:
+    FILES["/home/lab/own.env"] = "KITE_INSTANCE=x\n"
+    FILES["/home/lab/nul.env"] = "A=a\0b\nB='a' x\n"
+    FILES["/home/lab/nul.txt"] = "a\0b"
+    assert "KITE_INSTANCE" in mistakes(module("env_file = 'own.env'"))[0]
+    assert len(mistakes(module("env_file = 'nul.env'"))) == 2
+    assert len(mistakes(module("env = { A = { file = 'nul.txt' } }"))) == 1
+
+
+def test_a_bound_of_one_side_is_said_as_such() -> None:
+    known = RowChecker(Places({}), facts())
+    for row, word in (({"type": "int", "min": 3}, "at least 3"), ({"type": "int", "max": 3}, "at most 3")):
+        known.table(("a",), {"b": 5 if "max" in row else 1}, {"b": row})
+        assert word in known.mistakes[-1].text
+    assert known.table(("a",), {"b": [1]}, {"b": {"type": "any"}}) == {"b": [1]}
+
+
+def test_a_name_of_ones_own_is_kept() -> None:
+    assert spec("[instance]\nname = '实验室 1'\n").name == "实验室 1"
 
 
 def test_only_files_that_may_not_be_read_are_a_matter_of_permission() -> None:

@@ -137,6 +137,12 @@ def test_the_watchdog_is_told_of_health_that_is_not_the_default() -> None:
     assert rows(plan(BASE, BASE + "[watchdog]\nrestarts = 2\n")) == [("watchdog", "restart", ("watchdog.restarts",))]
 
 
+def test_the_form_of_logs_is_the_kernels_and_a_watchdog_that_is_off_needs_nothing() -> None:
+    assert rows(plan(BASE, BASE + "[logging]\nformat = 'json'\n")) == [("kernel", "restart", ("logging.format",))]
+    off = BASE + "[watchdog]\nenabled = false\n"
+    assert rows(plan(off, off + "restarts = 2\n")) == []
+
+
 def test_logs_alarms_and_groups_are_the_launchers() -> None:
     new = BASE + '[logging]\nfiles = 2\n[notify]\ncommand = ["n"]\n[group.g]\n'
     assert rows(plan(BASE, new)) == [("launcher", "apply", ("logging.files", "notify.command", "group.g"))]

@@ -89,6 +89,9 @@ def test_what_has_no_place_of_its_own_has_its_parents() -> None:
         ("[a]\nb = [1,\n2]\n b = [\n3\n]", 4, 2),
         ("a = tru", 1, 5),
         ("\x01", 1, 1),
+        ("a = 1\na.b = { c = [1 2], d = 1 }", 2, 16),
+        ("a = { b = 1 c = 2 }\na = 3", 1, 13),
+        ('a = [1,\n2\nb = """x', 3, 1),
         ("a = 1\r\nb = ]\r\n", 2, 5),
     ],
 )
