@@ -82,6 +82,8 @@ class RawPeer:
         self._reading = trio.CancelScope()
         self._sending = trio.Lock()
         self._next_id = 0
+        self.sent = 0  # text messages after authentication, by 10-wire §8
+        self.base = 0  # what the session had received before this wire
         self.session: dict[str, Any] = {}  # the result of auth, where a stage made it
 
     @classmethod
@@ -127,10 +129,12 @@ class RawPeer:
         """Send one text frame; what is not text yet is written as compact JSON."""
         if isinstance(message, dict | list):
             message = json.dumps(message, separators=(",", ":"), ensure_ascii=False)
+        self.sent += 1
         await self.send_bytes(client_frame(message.encode() if isinstance(message, str) else message))
 
     async def notify(self, method: str, params: Any = None) -> None:
         """Send a notification."""
+        self.sent += 1
         await self.send_bytes(_note(method, params))
 
     async def publish(self, event: str, data: Any = None, **more: Any) -> None:
@@ -177,6 +181,7 @@ class RawPeer:
         """Authenticate and return the result."""
         named = {} if module_id is None else {"module_id": module_id}
         result: dict[str, Any] = await self.result("auth", {"token": token, **named, "protocol": 2} | params)
+        self.sent = 0
         return result
 
     async def become_ready(self, methods: Iterable[Any] = (), events: Iterable[str] = (), **register: Any) -> None:
@@ -274,6 +279,7 @@ class RawPeer:
             if self.answers_pings and isinstance(message, dict) and is_event("system.ping")(message):
                 self.pings += 1
                 data = {"ping_time": message["params"]["data"]["ping_time"], "pong_time": 0}
+                self.sent += 1
                 await self._try_to_send(_note("event.publish", {"event": "system.pong", "data": data}))
             else:
                 self._count += 1

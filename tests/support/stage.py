@@ -60,9 +60,9 @@ class Stage:
         rows = {name: (ROLES.get(name, "module"), (token,)) for name, token in self.tokens.items()}
         self.kernel.use_tokens(Tokens(rows))
 
-    async def stranger(self, path: str = "/ws") -> RawPeer:
+    async def stranger(self, path: str = "/ws", headers: Iterable[tuple[str, str]] | None = None) -> RawPeer:
         """Connect without authenticating."""
-        peer = await RawPeer.connect(self.nursery, self.port, path)
+        peer = await RawPeer.connect(self.nursery, self.port, path, headers)
         self._everybody.append(peer)
         return peer
 
