@@ -42,9 +42,7 @@ _OWN: Final = ("supervisord", "supervisorctl", "unix_http_server", "inet_http_se
 
 def read_supervisord(text: str, *, here: str) -> Adopted | NotAdopted:
     """Read a supervisord.conf; `here` is the folder it lies in (`%(here)s`)."""
-    parser = configparser.RawConfigParser(
-        inline_comment_prefixes=(";",), comment_prefixes=(";", "#"), strict=False
-    )
+    parser = configparser.RawConfigParser(inline_comment_prefixes=(";",), comment_prefixes=(";", "#"), strict=False)
     try:
         parser.read_string(text)
     except configparser.Error as error:
