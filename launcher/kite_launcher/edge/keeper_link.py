@@ -72,8 +72,11 @@ class KeeperLink:
         """Start a keeper process, child of this one, and connect to it. Raises: OSError, KeeperGone.
 
         The pipes that the link of an ended keeper held go to the new one. Whoever collects the children of this
-        process will see the keeper's `pid`, too.
+        process will see the keeper's `pid`, too. One that still lives (only its wire was lost) is taken as it is.
         """
+        living = await cls.connect(nursery, state_dir, settings)
+        if living is not None:
+            return living
         ours, theirs = socket.socketpair()
         try:
             pid = start_keeper(state_dir, theirs, mark=settings.mark)

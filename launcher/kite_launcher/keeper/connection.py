@@ -20,6 +20,10 @@ CHUNK_BYTES: Final = 64 * 1024
 _FDS: Final = 64
 
 
+class OutOfDescriptors(Exception):
+    """No descriptor is left to give a copy away; the connection is fine."""
+
+
 class Connection:
     """One launcher. `begun` and `watches` map what it waits for to the id of its question, or the other way round."""
 
@@ -55,8 +59,18 @@ class Connection:
         return self._frames.feed(data, fds)
 
     def send(self, data: dict[str, Any], fds: list[int]) -> None:
-        """Queue a frame and send what goes; `fds` stay the caller's. Raises: OSError when it is of no use any more."""
-        copies = [os.dup(fd) for fd in fds]
+        """Queue a frame and send what goes; `fds` stay the caller's.
+
+        Raises: OSError when the connection is of no use any more; OutOfDescriptors when nothing was sent.
+        """
+        copies: list[int] = []
+        try:
+            for fd in fds:
+                copies.append(os.dup(fd))  # noqa: PERF401  what was made must be closed when the next one fails
+        except OSError as problem:
+            for fd in copies:
+                os.close(fd)
+            raise OutOfDescriptors from problem
         frame = encode_frame(data, len(copies))
         self._out.append((frame, copies))
         self._out_bytes += len(frame)

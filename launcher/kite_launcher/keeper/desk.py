@@ -28,7 +28,7 @@ from kite_launcher.core.keeper_orders import (
     SpawnOrder,
 )
 from kite_launcher.keeper.children import Child, Children
-from kite_launcher.keeper.connection import Connection
+from kite_launcher.keeper.connection import Connection, OutOfDescriptors
 from kite_launcher.keeper.pipes import open_output
 from kite_launcher.keeper.processes import start_ticks
 
@@ -100,7 +100,10 @@ class Desk:
         assert self._listener is not None
         try:
             sock, _ = self._listener.accept()
-        except OSError:
+        except BlockingIOError:
+            return
+        except OSError:  # no descriptors left: try again a moment later, not in a circle
+            self._stop_listening()
             return
         _, uid, _ = struct.unpack("3i", sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
         if uid not in (os.getuid(), 0):
@@ -149,6 +152,9 @@ class Desk:
             return
         try:
             self._connection.send(data, fds or [])
+        except OutOfDescriptors:
+            if "id" in data:  # a pipe that the launcher does not hold, too, is a lesser safety and no fault
+                self._send({"id": data["id"], "error": "the log keeper has no descriptors left"})
         except (OSError, BadFrame):
             self._hang_up()
 

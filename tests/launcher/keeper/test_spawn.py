@@ -2,6 +2,7 @@
 
 import json
 import os
+import resource
 from pathlib import Path
 
 import attrs
@@ -58,8 +59,6 @@ async def test_a_child_gets_the_limits_of_before_the_keeper_helped_itself(tmp_pa
     async with keeper_box(tmp_path) as box:
         await box.link.spawn(order("x", "sh", "-c", "ulimit -Sn"))
         await box.ended("x")
-    import resource
-
     assert texts(tmp_path, "x") == [str(resource.getrlimit(resource.RLIMIT_NOFILE)[0])]
 
 
@@ -185,3 +184,25 @@ async def test_many_start_at_once(tmp_path: Path) -> None:
                 ends[exited.name] = exited.status
     assert ends == {f"m{number}": number << 8 for number in range(60)}
     assert all(texts(tmp_path, f"m{number}") == [str(number)] for number in range(60))
+
+
+async def test_a_keeper_whose_wire_was_lost_is_taken_as_it_is(tmp_path: Path) -> None:
+    async with keeper_box(tmp_path) as box:
+        await box.link.spawn(order("x", "sleep", "600"))
+        first = box.link.pid
+        await box.link.close(quit_keeper=False)
+        await box.start()
+        assert box.link.pid == first
+        assert [record.name for record in await box.link.kept_records()] == ["x"]
+
+
+async def test_a_keeper_without_descriptors_refuses_and_goes_on(tmp_path: Path) -> None:
+    async with keeper_box(tmp_path) as box:
+        _, hard = resource.prlimit(box.link.pid, resource.RLIMIT_NOFILE)
+        resource.prlimit(box.link.pid, resource.RLIMIT_NOFILE, (40, hard))
+        results = [await box.link.spawn(order(f"x{number}", "sleep", "600")) for number in range(20)]
+        refused = [result for result in results if isinstance(result, SpawnFailed)]
+        assert 0 < len(refused) < 20
+        assert all(result.errno == 24 or "descriptor" in result.why for result in refused)
+        assert not box.link.gone.is_set()
+        assert len(await box.link.kept_records()) == 20 - len(refused)
