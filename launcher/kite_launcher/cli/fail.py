@@ -8,7 +8,8 @@ from __future__ import annotations
 import json
 import os
 import sys
-from typing import Final, NoReturn
+from contextlib import suppress
+from typing import Final, NoReturn, TextIO
 
 OK: Final = 0
 NO: Final = 1
@@ -59,27 +60,24 @@ def say(text: str) -> None:
     _write(sys.stdout, text)
 
 
-def _write(stream: object, text: str) -> None:
+def _write(stream: TextIO | None, text: str) -> None:
     if stream is None:  # closed by the caller: `status >&-`
         return
+    # What the terminal's encoding can't show, and bytes of names that are no text, stand there escaped.
+    encoding = getattr(stream, "encoding", None) or "utf-8"
     try:
-        print(text.encode("utf-8", "backslashreplace").decode("utf-8"), file=stream, flush=True)  # type: ignore[call-overload]
-    except (BrokenPipeError, ValueError):
-        _let_go(stream)
-    except OSError:
-        _let_go(stream)
-    except UnicodeEncodeError:
-        print(text.encode("ascii", "backslashreplace").decode(), file=stream, flush=True)  # type: ignore[call-overload]
-
-
-def _let_go(stream: object) -> None:
-    """Point the descriptor at /dev/null, so that Python's own flush at the end has nothing to complain of."""
-    try:
-        null = os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
-        os.dup2(null, stream.fileno())  # type: ignore[attr-defined]
-        os.close(null)
+        stream.write(text.encode(encoding, "backslashreplace").decode(encoding) + "\n")
+        stream.flush()
     except (OSError, ValueError):
-        pass
+        _let_go(stream)
+
+
+def _let_go(stream: TextIO) -> None:
+    """Point the descriptor at /dev/null, so that Python's own flush at the end has nothing to complain of."""
+    with suppress(OSError, ValueError):
+        null = os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
+        os.dup2(null, stream.fileno())
+        os.close(null)
 
 
 def bug(error: BaseException, state_dir: str | None) -> int:

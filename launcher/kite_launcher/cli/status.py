@@ -91,8 +91,9 @@ def _silent(instance: Instance) -> dict[str, Any]:
     status["launcher"] = {"pid": pid or None, "since": since or None}
     status["why"] = "the launcher is silent: it lives but does not answer (starting, stopped by a signal, or hanging)"
     for item in leftovers.find(instance.state_dir):
-        row = {"name": item.name, "role": item.role, "state": "starting", "ready": False, "pid": item.pid}
-        row.update(restarts=0, since=item.started_at, grade=None, why="not known while the launcher is silent")
+        row: dict[str, Any] = {"name": item.name, "role": item.role, "state": "starting", "ready": False}
+        row.update(pid=item.pid, restarts=0, since=item.started_at, grade=None)
+        row["why"] = "not known while the launcher is silent"
         if item.role in ("kernel", "watchdog"):
             status[item.role] = {**status[item.role], "pid": item.pid, "state": "running"}
         elif item.role == "module":

@@ -260,6 +260,14 @@ def test_a_reader_that_leaves_and_a_closed_stdout_are_no_fault(lab: Path, state:
             assert (done.returncode, done.stdout, done.stderr) == (0, "", ""), closed
 
 
+def test_a_terminal_that_knows_no_signs_gets_them_escaped(lab: Path, state: Path) -> None:
+    with fake_launcher(state, {"status": status("ok", row("备份"))}):
+        done = run(lab, f"PYTHONIOENCODING=ascii $KITE status --state-dir {STATE}")
+        assert (done.returncode, done.stderr) == (0, "")
+        assert "\\u25cf" in done.stdout
+        assert "\\u5907" in done.stdout
+
+
 def test_status_imports_nothing_heavy(lab: Path, state: Path) -> None:
     script = (
         "import sys; from kite_launcher.main import run; code = run(['status', '--state-dir', 'state-dir']);"
