@@ -135,6 +135,8 @@ class RowChecker:
             value = self.expand(value)
         if row.get("or_false") and value is False:
             return False
+        if row.get("or_table") and isinstance(value, dict):
+            return _table(path, value, row)
         return _CONVERT[kind](path, value, row)
 
     def expand(self, text: str) -> str:
@@ -199,10 +201,12 @@ def shown(value: Any) -> str:
 
 def _str(path: Path, value: Any, row: Row) -> str:
     if not isinstance(value, str):
-        wish = f"one of {', '.join(row['choices'])}" if "choices" in row else "a string"
+        wish = f"one of {', '.join(row['choices'])}" if "choices" in row else row.get("expected", "a string")
         raise _Wrong(f"expected {wish}, not {shown(value)}")
     if "\0" in value:
         raise _Wrong("expected a string without NUL characters")
+    if "pattern" in row and re.fullmatch(row["pattern"], value) is None:
+        raise _Wrong(f"expected {row['expected']}, not {shown(value)}")
     if "choices" in row and value not in row["choices"]:
         raise _Wrong(f"expected one of {', '.join(row['choices'])}, not {shown(value)}", nearest(value, row["choices"]))
     return value

@@ -50,6 +50,8 @@ def _row(row: Mapping[str, Any]) -> dict[str, Any]:
     out = _type(row)
     if row.get("or_false"):
         out = {"anyOf": [out, {"const": False}]}
+    if row.get("or_table"):
+        out = {"anyOf": [out, _table(row)]}
     if "doc" in row:
         out["description"] = row["doc"]
     if "default" in row:
@@ -60,6 +62,8 @@ def _row(row: Mapping[str, Any]) -> dict[str, Any]:
 def _type(row: Mapping[str, Any]) -> dict[str, Any]:
     match row["type"]:
         case "str":
+            if "pattern" in row:
+                return _text(f"^({row['pattern']})$", row["expected"])
             return {"enum": list(row["choices"])} if "choices" in row else {"type": "string"}
         case "bool":
             return {"anyOf": [{"type": "boolean"}, _whole_reference()]}

@@ -420,6 +420,18 @@ def test_a_stock_modules_options_are_checked_wherever_they_stand() -> None:
     assert len(mistakes("[relay]\n[module.relay.options]\nlisten = '127.0.0.1:1'\n")) == 1
 
 
+@pytest.mark.parametrize("value", ["'off'", "'auto'", "{ cert = 'a', key = 'b' }"])
+def test_an_option_may_be_a_word_or_a_table(value: str) -> None:
+    assert spec(f"[relay]\ntls = {value}\nlisten = '[::1]:0'\n").modules["relay"].options is not None
+
+
+@pytest.mark.parametrize(
+    "line", ["tls = 'on'", "tls = { cert = 'a' }", "tls = true", "listen = '7391'", "listen = 7391"]
+)
+def test_an_option_of_the_wrong_form_is_one_mistake(line: str) -> None:
+    assert len(mistakes(f"[relay]\n{line}\n")) == 1
+
+
 def test_other_modules_have_options_of_their_own() -> None:
     found = spec(module("[module.x.options]\nanything = { a = [1, 2.5, true, '${HOME}'] }"))
     assert found.modules["x"].options == {"anything": {"a": [1, 2.5, True, "/home/me"]}}
