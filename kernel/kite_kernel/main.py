@@ -119,7 +119,6 @@ class _Start:
             self.config = self._override(args)
         self.state_dir = args.state_dir or default_state_dir()
         self.epoch = secrets.token_hex(8)
-        self.told: list[str] = []
 
     def _override(self, args: argparse.Namespace) -> configuration.Config:
         host = args.host if args.host is not None else self.config.host
@@ -145,11 +144,11 @@ class _Start:
         if self.args.tokens is not None:
             self.tokens()  # a wrong file is refused before anything is made
         files.open_state_dir(self.state_dir)
+        files.refuse_strangers_file(self.state_dir / "kernel.json")
         lock = files.StateLock(self.state_dir)
         lock.take()
         if self.args.tokens is None and self.args.tokens_fd is None and not self.tokens_path().exists():
-            files_made = self.tokens_path()
-            tokens_file.make_operator_tokens(files_made)
+            tokens_file.make_operator_tokens(self.tokens_path())
         tokens = self.tokens()
         tls = self._tls()
         listeners = sockets.inherited(os.environ) or [sockets.bind_tcp(self.config.host, self.config.port)]  # type: ignore[arg-type]
@@ -160,8 +159,9 @@ class _Start:
         finally:
             for sock in listeners:
                 sock.close()
-            with contextlib.suppress(OSError):
-                (self.state_dir / "kernel.sock").unlink()
+            for name in ("kernel.json", "kernel.sock"):  # the next holder of the port must get nobody's token
+                with contextlib.suppress(OSError):
+                    (self.state_dir / name).unlink()
             lock.release()
         return 0
 

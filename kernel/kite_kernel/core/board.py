@@ -7,11 +7,12 @@ and the edge flushes each of them once per read batch. Source: spec 00 §8a.
 from __future__ import annotations
 
 import datetime
-from collections import Counter, deque
+from collections import Counter, OrderedDict, deque
 from typing import TYPE_CHECKING, Any, Final
 
 from kite_kernel._contract import CLOSE, CLOSED_KEPT
 from kite_kernel.core.effects import CloseWire, Effect, Log
+from kite_kernel.core.quality import Comings
 from kite_kernel.core.text import bye, closing_error, error, wire_code
 from kite_kernel.core.topics import Topics
 from kite_kernel.core.websocket import text_frame, text_header
@@ -31,10 +32,12 @@ class Board:
     __slots__ = (
         "_seldom",
         "closed",
+        "comings",
         "counts",
         "effects",
         "epoch",
         "known_ids",
+        "lag_s",
         "last_call_at",
         "left",
         "links",
@@ -56,6 +59,8 @@ class Board:
         self.counts: Counter[str] = Counter()
         self.closed: deque[dict[str, Any]] = deque(maxlen=CLOSED_KEPT)
         self._seldom: dict[tuple[str, str], list[float]] = {}
+        self.comings: OrderedDict[str, Comings] = OrderedDict()
+        self.lag_s = 0.0  # how late the kernel's own timers come lately, smoothed
         self.left: dict[str, str] = {}  # since when a module that was here is offline
         self.known_ids: frozenset[str] = frozenset()  # modules that have a token
         self.last_call_at = float("-inf")
@@ -167,6 +172,17 @@ class Board:
         self.left[module_id] = since
         if len(self.left) > _LEFT_KEPT:
             del self.left[next(iter(self.left))]
+
+    def note_coming(self, module_id: str, *, now: float) -> None:
+        """Remember that a module came; every time but the first is a reconnect."""
+        known = self.comings.get(module_id)
+        if known is None:
+            self.comings[module_id] = Comings()
+            if len(self.comings) > _LEFT_KEPT:
+                self.comings.popitem(last=False)
+        else:
+            known.note(now)
+            self.comings.move_to_end(module_id)
 
     # --- time ---
 

@@ -45,6 +45,7 @@ if TYPE_CHECKING:
 
     Sink = Callable[[bytes], None] | None
 
+_MAX_RETRY_S: Final = 10.0
 _MAX_TIMEOUT_S: Final = 86_400.0  # a longer wish is cut to a day: every wait has a bound
 
 
@@ -236,7 +237,8 @@ class Calls:
 
     def retry_after(self) -> float:
         """Seconds after which an overloaded module is worth another try; grows with the hub's own load."""
-        return round(0.1 + min(5.0, len(self.pending.calls) / 20_000), 3)
+        load = len(self.pending.calls) / 20_000 + 5 * self._board.lag_s
+        return round(0.1 + min(_MAX_RETRY_S, load), 3)
 
     # --- the way back ---
 

@@ -141,12 +141,15 @@ class Events:
         """Give a new subscription the last values of what it covers."""
         if not self._retained:
             return
+        older = [p for p in peer.subscriptions if p not in patterns]
         exact = [p for p in patterns if "*" not in p and ">" not in p]
         wide = [p for p in patterns if "*" in p or ">" in p]
         names = [name for name in exact if name in self._retained]
         if wide:
             names += [n for n in self._retained if n not in names and any(matches(p, n) for p in wide)]
         for name in names:
+            if any(matches(p, name) for p in older):
+                continue  # it had this value already: no twin
             if peer.permissions is None or peer.permissions.may_hear(name):
                 peer.topic = name
                 self._board.say(peer, self._retained[name][0])

@@ -12,41 +12,39 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from kite_kernel._contract import (
-    CLOSE_AUTH_FAILED,
-    CLOSE_AUTH_MALFORMED,
-    CLOSE_AUTH_TIMEOUT,
-    CLOSE_RATE_LIMITED,
     E_FORBIDDEN,
-    E_INVALID_PARAMS,
     E_INVALID_REQUEST,
     E_METHOD_NOT_FOUND,
     E_PARSE_ERROR,
     METHODS,
 )
 from kite_kernel.core.asking import Ask, Later, Refused, answer_text, read_params
-from kite_kernel.core.auth import Malformed, Rates, Tokens, judge_id, read_auth
 from kite_kernel.core.batch import Batch
 from kite_kernel.core.board import Board
 from kite_kernel.core.calls import Calls
-from kite_kernel.core.events import Events, decode_publish, is_reserved
+from kite_kernel.core.events import Events
 from kite_kernel.core.frame import BadFrame, Envelope, is_batch, parse, split_batch, spot_id
+from kite_kernel.core.gate import Gate
 from kite_kernel.core.liveness import Liveness
 from kite_kernel.core.members import Members
 from kite_kernel.core.near import nearest
-from kite_kernel.core.peer import Link
 from kite_kernel.core.quality import assess
 from kite_kernel.core.queues import Queues
-from kite_kernel.core.text import encode, error
+from kite_kernel.core.speech import Speech
+from kite_kernel.core.text import error
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from kite_kernel.core.asking import Handler
-    from kite_kernel.core.peer import Peer
+    from kite_kernel.core.auth import Tokens
+    from kite_kernel.core.peer import Link, Peer
     from kite_kernel.core.permissions import Permissions
     from kite_kernel.core.settings import Settings
 
-FAMILIES: Final = frozenset(name.partition(".")[0] for name in METHODS)
+    Sink = Callable[[bytes], None] | None
+
+FAMILIES: Final = frozenset(name.partition(".")[0] for name in METHODS) | {"fact", "replica", "ownership", "recovery"}
 """First segments that are the kernel's own, whatever a module is called."""
 _STALL_TOLD_S: Final = 0.5  # shorter pauses of the kernel itself are a busy machine, not news
 _ADMIN: Final = frozenset(name for name, row in METHODS.items() if row.access != "all")
@@ -67,7 +65,6 @@ class Hub:
     ) -> None:
         self.settings = settings
         self.version = version
-        self.kernel_id = fresh_id()
         self.started_at = now
         self.board = Board(settings, epoch)
         self.calls = Calls(self.board)
@@ -75,32 +72,26 @@ class Hub:
         self.members = Members(self.board, self.calls, self.events, fresh_id)
         self.liveness = Liveness(self.board, now=now)
         self.queues = Queues(self.board, self.calls)
-        self.tokens = Tokens({})
-        self.rates = Rates(settings.timing.rate_window, settings.timing.rate_max)
+        self.speech = Speech(self.board, self.events, self.members, self.liveness, self.calls.once)
+        kernel = {"id": fresh_id(), "epoch": epoch, "version": version}
+        self.gate = Gate(self.board, self.calls, self.members, kernel)
         self.handlers: dict[str, Handler] = handlers if handlers is not None else {}
-        self.strangers: dict[int, Link] = {}
         self.draining = False
-        self._next_link = 0
-        self._said_by: dict[str, Callable[[Peer, Any, float], bytes | Refused]] = {
-            "module.ready": self._ready,
-            "module.exiting": self._exiting,
-            "module.shutdown_ack": self._acknowledged,
-            "system.pong": self._pong,
-        }
+
+    @property
+    def tokens(self) -> Tokens:
+        """The tokens that hold now."""
+        return self.gate.tokens
 
     # --- wires ---
 
     def on_open(self, addr: str, wire: Any, *, now: float) -> Link:
         """A wire of the module plane is open; its first frame is due."""
-        self._next_link += 1
-        link = Link(self._next_link, addr, now, now + self.settings.timing.auth, wire)
-        self.strangers[link.id] = link
-        self.board.counts["connections"] += 1
-        return link
+        return self.gate.open(addr, wire, now=now)
 
     def on_cut(self, link: Link, *, code: int | None, clean: bool, why: str, now: float) -> None:
         """A wire is gone: by the peer's close frame (`clean`), by the network, or after our own close."""
-        self.strangers.pop(link.id, None)
+        self.gate.strangers.pop(link.id, None)
         peer = link.peer
         if not link.closing:
             self.board.note_closed(link, code, why, now=now)
@@ -131,7 +122,7 @@ class Hub:
         peer = link.peer
         if peer is None:
             if not link.closing:
-                self._first_frame(link, payload, now)
+                self.gate.first_frame(link, payload, now)
             return
         if peer.link is not link or link.closing:
             return
@@ -151,7 +142,7 @@ class Hub:
         else:
             self._bad(peer, payload, frame)  # type: ignore[arg-type]
 
-    def _bad(self, peer: Peer, payload: bytes, bad: BadFrame, sink: Callable[[bytes], None] | None = None) -> None:
+    def _bad(self, peer: Peer, payload: bytes, bad: BadFrame, sink: Sink = None) -> None:
         self.board.counts["bad_frames"] += 1
         kid = spot_id(payload) if bad.code == E_PARSE_ERROR else None
         if kid is not None:
@@ -171,63 +162,9 @@ class Hub:
         if not frame.result and not frame.error:
             self.board.refuse(peer, bytes(frame.id), E_INVALID_REQUEST, "not_request")
 
-    # --- the first frame ---
-
-    def _first_frame(self, link: Link, payload: bytes, now: float) -> None:
-        request = read_auth(payload)
-        if isinstance(request, Malformed):
-            link.protocol = request.protocol
-            self._log_refusal(link, CLOSE_AUTH_MALFORMED, "authentication malformed", now)
-            self.board.close(link, CLOSE_AUTH_MALFORMED, "authentication malformed", now=now, ident=request.id)
-            return
-        link.protocol = request.protocol
-        found = self.tokens.find(request.token)
-        module_id = judge_id(found[0], request.module_id) if found is not None else None
-        if found is None or module_id is None:
-            self._turn_away(link, request.id, now)
-            return
-        grant, link.digest = found
-        link.grant = grant
-        wait_s = self.rates.good(link.addr, module_id, now=now)
-        if wait_s is not None:
-            self._limit(link, request.id, wait_s, now, module_id)
-            return
-        self.strangers.pop(link.id, None)
-        self.board.counts["authenticated"] += 1
-        kernel = {"id": self.kernel_id, "epoch": self.board.epoch, "version": self.version}
-        self.members.admit(link, grant, module_id, request, kernel, now=now)
-
-    def _turn_away(self, link: Link, ident: bytes, now: float) -> None:
-        """A bad token: 4001, and above the rate of its address 4020. The same text whatever was wrong with it."""
-        wait_s = self.rates.failure(link.addr, now=now)
-        if wait_s is not None:
-            self._limit(link, ident, wait_s, now, None)
-            return
-        self._log_refusal(link, CLOSE_AUTH_FAILED, "authentication failed", now)
-        self.board.close(link, CLOSE_AUTH_FAILED, "authentication failed", now=now, ident=ident)
-
-    def _log_refusal(self, link: Link, code: int, why: str, now: float) -> None:
-        who = f"{link.addr} {code}"
-        text = f"[kernel] {why}"
-        self.board.log_seldom("warning", "auth_refused", who, text, now=now, address=link.addr, code=code)
-
-    def _limit(self, link: Link, ident: bytes, wait_s: float, now: float, module_id: str | None) -> None:
-        self.board.counts["rate_limited"] += 1
-        self.board.log_seldom(
-            "warning",
-            "rate_limited",
-            f"{link.addr} {module_id}",
-            f"[kernel] rate limited, next try in {wait_s:.1f}s",
-            now=now,
-            address=link.addr,
-            module_id=module_id,
-            code=CLOSE_RATE_LIMITED,
-        )
-        self.board.close(link, CLOSE_RATE_LIMITED, "rate limited", now=now, ident=ident, retry_after_s=wait_s)
-
     # --- requests ---
 
-    def _request(self, peer: Peer, frame: Envelope, now: float, sink: Callable[[bytes], None] | None) -> None:
+    def _request(self, peer: Peer, frame: Envelope, now: float, sink: Sink) -> None:
         method: str = frame.method  # type: ignore[assignment]
         family = method.partition(".")[0]
         if family in FAMILIES:
@@ -236,8 +173,8 @@ class Hub:
             self._aside(peer, frame, method, now)
         elif method == "event":
             self._said(peer, frame, now, sink)
-        elif method in self._said_by:
-            self._said_by[method](peer, frame.params, now)
+        elif method in self.speech.own:
+            self.speech.own[method](peer, frame.params, now)
         elif "." not in method:
             self._unframed(peer, frame, method, sink)
         else:
@@ -246,7 +183,7 @@ class Hub:
             if now - before > self.settings.timing.rpc_active_s:
                 self.liveness.call_began(now)
 
-    def _unframed(self, peer: Peer, frame: Envelope, method: str, sink: Callable[[bytes], None] | None) -> None:
+    def _unframed(self, peer: Peer, frame: Envelope, method: str, sink: Sink) -> None:
         """A method without a dot: a second `auth`, or a name that nobody has."""
         ident = bytes(frame.id)
         if method == "auth":
@@ -255,7 +192,7 @@ class Hub:
             names = nearest(method, METHODS)
             self._reply(peer, ident, sink)(error(ident, E_METHOD_NOT_FOUND, "unknown_method", near=names))
 
-    def _own(self, peer: Peer, frame: Envelope, method: str, now: float, sink: Callable[[bytes], None] | None) -> None:
+    def _own(self, peer: Peer, frame: Envelope, method: str, now: float, sink: Sink) -> None:
         """Answer one of the kernel's own methods."""
         if method == "event.publish":
             self._publish(peer, frame, now, sink)
@@ -289,7 +226,7 @@ class Hub:
             return True
         return peer.permissions.may_call(method)
 
-    def _reply(self, peer: Peer, ident: bytes, sink: Callable[[bytes], None] | None) -> Callable[[bytes], None]:
+    def _reply(self, peer: Peer, ident: bytes, sink: Sink) -> Callable[[bytes], None]:
         if sink is not None:
             return sink
         if not ident:
@@ -319,62 +256,16 @@ class Hub:
         else:
             self.board.counts["dropped_asides"] += 1
 
-    def _said(self, peer: Peer, frame: Envelope, now: float, sink: Callable[[bytes], None] | None) -> None:
+    def _said(self, peer: Peer, frame: Envelope, now: float, sink: Sink) -> None:
         """An `event` frame from a module is taken like a publish."""
         self._publish(peer, frame, now, sink)
 
-    def _publish(self, peer: Peer, frame: Envelope, now: float, sink: Callable[[bytes], None] | None) -> None:
+    def _publish(self, peer: Peer, frame: Envelope, now: float, sink: Sink) -> None:
         """`event.publish`, the hot one of the kernel's own methods."""
         ident = bytes(frame.id)
-        outcome = self._published(peer, frame, now)
+        outcome = self.speech.publish(peer, frame, now=now)
         if ident or sink is not None:
             self._reply(peer, ident, sink)(answer_text(ident, outcome))
-
-    def _published(self, peer: Peer, frame: Envelope, now: float) -> bytes | Refused:
-        try:
-            wish = decode_publish(frame.params)
-        except msgspec.DecodeError:
-            params = read_params("event.publish", bytes(frame.params))
-            if isinstance(params, Refused):
-                return params
-            try:
-                wish = decode_publish(encode(params))
-            except msgspec.DecodeError:
-                return Refused(E_INVALID_PARAMS, "invalid_params", field="params")
-        own = self._said_by.get(wish.event)
-        if own is not None:
-            return own(peer, wish.data, now)
-        quoted = self.events.quoted(wish.event)
-        if quoted is None:
-            return Refused(E_INVALID_PARAMS, "invalid_params", field="event")
-        if is_reserved(wish.event):
-            return Refused(E_FORBIDDEN, "reserved_event", event=wish.event)
-        if peer.permissions is not None and not peer.permissions.may_publish(wish.event):
-            return Refused(E_FORBIDDEN, "no_permission", event=wish.event)
-        if wish.retain and not self.events.may_keep(wish):
-            return Refused(E_INVALID_REQUEST, "limit")
-        return b'{"delivered":%d}' % self.events.publish(peer, wish, quoted, now=now)
-
-    # --- what a module says about itself ---
-
-    def _ready(self, peer: Peer, data: Any, now: float) -> bytes | Refused:
-        if self.members.said_ready(peer, now=now):
-            return b'{"delivered":%d}' % len(self.board.peers)
-        return Refused(E_INVALID_REQUEST, "not_request", message="register and subscribe first", state=peer.state.value)
-
-    def _exiting(self, peer: Peer, data: Any, now: float) -> bytes | Refused:
-        told = _plain(data)
-        reason = told.get("reason")
-        self.members.said_exiting(peer, reason if isinstance(reason, str) else None, now=now)
-        return b'{"delivered":%d}' % len(self.board.peers)
-
-    def _acknowledged(self, peer: Peer, data: Any, now: float) -> bytes | Refused:
-        return b'{"delivered":0}'
-
-    def _pong(self, peer: Peer, data: Any, now: float) -> bytes | Refused:
-        told = _plain(data)
-        self.liveness.pong(peer, told.get("ping_time"), told.get("pong_time"), told.get("received"), now=now)
-        return b'{"delivered":0}'
 
     # --- batches ---
 
@@ -404,8 +295,7 @@ class Hub:
 
     def next_at(self) -> float:
         """Return when `on_time` must be called next (monotonic)."""
-        strangers = next(iter(self.strangers.values())).due_at if self.strangers else float("inf")
-        return min(self.calls.pending.next_at, self.liveness.next_at(), self.queues.next_at(), strangers)
+        return min(self.calls.pending.next_at, self.liveness.next_at(), self.queues.next_at(), self.gate.next_at())
 
     def on_time(self, *, now: float) -> None:
         """Do what fell due."""
@@ -415,11 +305,8 @@ class Hub:
             self.queues.on_time(now)
         if self.liveness.next_at() <= now:
             self.liveness.on_time(now)
-        for link in list(self.strangers.values()):
-            if link.due_at > now:
-                break
-            del self.strangers[link.id]
-            self.board.close(link, CLOSE_AUTH_TIMEOUT, "authentication timeout", now=now)
+        if self.gate.next_at() <= now:
+            self.gate.on_time(now)
 
     def on_stall(self, late_s: float, *, now: float) -> None:
         """The kernel itself was away for `late_s`: whatever it would judge others by begins anew."""
@@ -427,8 +314,7 @@ class Hub:
         self.board.log("warning" if late_s >= _STALL_TOLD_S else "debug", "stalled", text, seconds=round(late_s, 3))
         self.liveness.on_stall(now)
         self.queues.on_stall(now)
-        for link in self.strangers.values():
-            link.due_at = now + self.settings.timing.auth
+        self.gate.on_stall(now)
 
     def on_away(self, module_id: str, *, now: float) -> None:
         """A debounce is over."""
@@ -442,29 +328,37 @@ class Hub:
 
     def quality(self, peer: Peer, *, now: float) -> dict[str, Any]:
         """Return grade, score, reconnects and prediction of one connection (20 §5)."""
-        return assess(peer, misses_allowed=self.settings.timing.ping_misses, now=now)
+        comings = self.board.comings.get(peer.id)
+        hour = comings.hour(now) if comings is not None else 0
+        timing = self.settings.timing
+        found = assess(
+            peer.pulse,
+            timing=timing,
+            reconnects_hour=hour,
+            pressure=peer.pressure,
+            connected=peer.link is not None,
+            silent=peer.role == "launcher" and peer.pulse.unanswered >= timing.ping_misses,
+        )
+        prediction = found.prediction
+        return {
+            "grade": found.grade,
+            "score": found.score,
+            "reconnects": {"hour": hour, "total": comings.total if comings is not None else 0},
+            "prediction": {"risk": prediction.risk, "drop": prediction.drop, "why": prediction.why},
+        }
 
     # --- from outside ---
 
-    def set_tokens(self, tokens: Tokens) -> None:
-        """Let these tokens hold from now."""
-        self.tokens = tokens
-        self.board.known_ids = tokens.names
-
     def on_tokens(self, tokens: Tokens, *, now: float) -> None:
         """Other tokens hold from now; wires whose token is gone are closed 4001."""
-        self.set_tokens(tokens)
-        for peer in list(self.board.peers.values()):
-            link = peer.link
-            if link is not None and link.grant is not None and not tokens.still_good(link.digest, link.grant):
-                self.calls.fail_in_hand(peer, "connection_lost")
-                self.board.close(link, CLOSE_AUTH_FAILED, "token revoked", now=now)
+        self.gate.set_tokens(tokens)
+        self.gate.revoke(now=now)
 
     def use_config(self, settings: Settings, permissions: dict[str, Permissions]) -> None:
         """Other limits and permissions hold from now; times of running clocks stay."""
         self.settings = self.board.settings = settings
-        self.rates.window_s = settings.timing.rate_window
-        self.rates.max = settings.timing.rate_max
+        self.gate.rates.window_s = settings.timing.rate_window
+        self.gate.rates.max = settings.timing.rate_max
         self.members.permissions = permissions
         for peer in self.board.peers.values():
             peer.permissions = permissions.get(peer.token) if peer.role == "module" else None
@@ -483,15 +377,6 @@ class _Aside(msgspec.Struct, gc=False):
 
 
 _decode_aside: Final = msgspec.json.Decoder(_Aside).decode
-
-
-def _plain(data: Any) -> dict[str, Any]:
-    """Read the data of an own event; anything strange is an empty object."""
-    try:
-        value = msgspec.json.decode(data) if data else {}
-    except (msgspec.DecodeError, RecursionError, ValueError):
-        return {}
-    return value if isinstance(value, dict) else {}
 
 
 def _drop(body: bytes) -> None:

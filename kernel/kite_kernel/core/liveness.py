@@ -74,14 +74,18 @@ class Liveness:
         link = peer.link
         if link is None or link.closing:
             return
-        data: dict[str, Any] = {"ping_time": round(self._board.utc(now), 6)}
-        if peer.resumable:
-            data["received"] = peer.received
         pulse = peer.pulse
         pulse.pinged_at = now
+        pulse.ping_time = round(self._board.utc(now), 6)
         pulse.heard = peer.received
         self._waiting[peer] = None
         link.urgent += ping_frame()
+        self._say_ping(peer, now)
+
+    def _say_ping(self, peer: Peer, now: float) -> None:
+        data: dict[str, Any] = {"ping_time": peer.pulse.ping_time}
+        if peer.replay is not None:
+            data["received"] = peer.received
         self._board.say(peer, text_frame(event(b'"system.ping"', encode(data), b'"kernel"', self._board.utc(now))))
 
     def _check(self, now: float) -> None:
@@ -130,13 +134,31 @@ class Liveness:
         self.check_at = _INF
         self.round_at = now
 
+    def keep_bounded(self, peer: Peer, *, now: float) -> None:
+        """Keep a peer's replay buffer within its bound; half full it is asked what it has, out of turn."""
+        replay = peer.replay
+        settings = self._board.settings
+        max_frames = settings.replay_frames
+        if replay is None or (2 * replay.frames <= max_frames and 2 * replay.size_bytes <= settings.queue_bytes):
+            return
+        replay.trim(max_frames, settings.queue_bytes)
+        if not peer.ack_asked:
+            peer.ack_asked = True
+            self._say_ping(peer, now)
+
+    @staticmethod
+    def _acknowledged(peer: Peer, received: int) -> None:
+        if peer.replay is not None:
+            peer.replay.acknowledge(peer.sent - received)
+            peer.ack_asked = False
+
     def pong(self, peer: Peer, ping_time: Any, pong_time: Any, received: Any, *, now: float) -> None:
         """Take a `system.pong`: latencies, and how much the peer has."""
         pulse = peer.pulse
         if isinstance(received, int) and not isinstance(received, bool) and 0 <= received <= peer.sent:
-            peer.acknowledge(received)
-        if pulse.pinged_at is not None:
+            self._acknowledged(peer, received)
+        if pulse.pinged_at is not None and ping_time == pulse.ping_time:
             pulse.note(now - pulse.pinged_at, ping_time, pong_time, self._board.utc(now))
             pulse.unanswered = 0
             pulse.status = "ok"
-            pulse.answered_at = now
+            pulse.pinged_at = None

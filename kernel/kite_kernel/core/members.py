@@ -18,6 +18,7 @@ from kite_kernel.core.peer import Call, Peer
 from kite_kernel.core.quality import Pulse
 from kite_kernel.core.reconnect import Decision, Kind, decide
 from kite_kernel.core.registry import SAID_ALL, State, Step, step
+from kite_kernel.core.replay import Replay
 from kite_kernel.core.text import encode, error, result
 from kite_kernel.core.websocket import text_frame
 
@@ -77,6 +78,7 @@ class Members:
         elif how.kind is Kind.SAME:
             self._welcome_back(peer, how, now=now)
         board.effects.append(Disarm("debounce", module_id))
+        board.note_coming(module_id, now=now)
         peer.role = grant.role
         peer.admin = grant.role != "module"
         peer.token = grant.name
@@ -88,8 +90,8 @@ class Members:
         link.peer = peer
         self._begin_session(peer, link, request, how)
         link.urgent += text_frame(result(request.id, encode(self._welcome(peer, how, kernel))))
-        if how.resumes and request.resume is not None:
-            link.urgent += replay_after(peer, request.resume[1])
+        if how.resumes and request.resume is not None and peer.replay is not None:
+            link.urgent += peer.replay.last(peer.sent - request.resume[1])
         peer.link = link
         board.touch(peer)
         if grant.role == "launcher":
@@ -114,13 +116,13 @@ class Members:
         if how.resumes:
             return
         peer.session = self._fresh_id()
-        peer.resumable = request.protocol >= 2 and request.instance is not None
+        peer.replay = Replay() if request.protocol >= 2 and request.instance is not None else None
         peer.frames_in += peer.received
         peer.frames_out += peer.sent
         peer.received = 0
         peer.sent = 0
         peer.overrun = False
-        peer.forget_replay()
+        peer.ack_asked = False
         held = [entry for entry in peer.out if isinstance(entry, Call) and not entry.void]
         peer.drop_queue()
         for lane in peer.subscriptions.values():
@@ -167,7 +169,6 @@ class Members:
         state = step(peer.state, Step.CAME_BACK)
         if state is None:
             self._board.log("error", "impossible_step", f"[kernel] {peer.id}: came back while {peer.state.value}")
-        peer.pulse.reconnects += 1
         if not how.replaces:
             self._board.log(
                 "info",
@@ -255,7 +256,7 @@ class Members:
         self._board.note_left(module_id, peer.since)
         self._calls.once.forget_caller(module_id)
         peer.drop_queue()
-        peer.forget_replay()
+        peer.replay = None
         self._board.effects.append(Disarm("debounce", module_id))
         self._board.log("info", "offline", f"[kernel] {module_id} is offline", module_id=module_id, reason=reason)
         self._events.announce(
@@ -304,32 +305,6 @@ class Members:
         self._events.announce("module.shutdown", {"reason": reason, "deadline_s": deadline_s}, now=now)
         self._board.log("info", "stopping", f"[kernel] stopping: {reason}", reason=reason)
         self._board.effects.append(Stop(reason, deadline_s))
-
-
-def replay_after(peer: Peer, received: int) -> bytes:
-    """Return the kept frames after the first `received` ones of the session, whole and in order."""
-    first = peer.sent - peer.replay_frames
-    parts: list[bytes] = []
-    for count, data in peer.replay:
-        if first + count > received:
-            skip = max(0, received - first)
-            parts.append(data[_offset_of(data, skip) :] if skip else data)
-        first += count
-    return b"".join(parts)
-
-
-def _offset_of(data: bytes, frames: int) -> int:
-    """Return where the frame number `frames` begins in joined, unmasked text frames."""
-    at = 0
-    for _ in range(frames):
-        length = data[at + 1]
-        if length < 126:
-            at += 2 + length
-        elif length == 126:
-            at += 4 + int.from_bytes(data[at + 2 : at + 4], "big")
-        else:
-            at += 10 + int.from_bytes(data[at + 2 : at + 10], "big")
-    return at
 
 
 def timing_told(timing: Any) -> dict[str, float]:

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from kite_kernel.core.permissions import Permissions
     from kite_kernel.core.quality import Pulse
     from kite_kernel.core.registry import State
+    from kite_kernel.core.replay import Replay
 
 TAKE_BYTES: Final = 1 << 18
 """How much one take joins at most (bytes, one frame at least): a blocked wire must not hold a copy of its queue."""
@@ -92,6 +93,8 @@ class Peer:
 
     __slots__ = (
         "accepts_meta",
+        "ack_asked",
+        "acknowledged",
         "admin",
         "bytes_in",
         "bytes_out",
@@ -120,9 +123,6 @@ class Peer:
         "quoted",
         "received",
         "replay",
-        "replay_bytes",
-        "replay_frames",
-        "resumable",
         "role",
         "said",
         "sent",
@@ -154,6 +154,7 @@ class Peer:
         self.permissions: Permissions | None = None
         self.link: Link | None = None
         self.exiting = False
+        self.acknowledged = False  # it heard `module.shutdown`
         self.gone = False  # offline and forgotten: whatever still refers to it drops what it has
         self.said = 0  # bits: 1 registered, 2 subscribed
         self.methods: dict[str, Method] = {}
@@ -177,15 +178,18 @@ class Peer:
         # numbers (10-wire §8) and what may have to be said again
         self.received = 0
         self.sent = 0
-        self.resumable = False
+        self.replay: Replay | None = None  # None: this client never resumes
         self.overrun = False
-        self.replay: list[tuple[int, bytes]] = []
-        self.replay_frames = 0
-        self.replay_bytes = 0
+        self.ack_asked = False
         self.frames_in = 0  # of earlier sessions; `received` and `sent` count this one
         self.frames_out = 0
         self.bytes_in = 0
         self.bytes_out = 0
+
+    @property
+    def resumable(self) -> bool:
+        """Tell whether its frames are kept for a resume."""
+        return self.replay is not None
 
     def take(self) -> bytes:
         """Hand out the next whole frames for the wire, numbered and kept for replay; b"" where nothing waits."""
@@ -261,43 +265,12 @@ class Peer:
         """Count frames as sent and keep them until they are acknowledged."""
         self.sent += count
         self.bytes_out += len(data)
-        if self.resumable:
-            self.replay.append((count, data))
-            self.replay_frames += count
-            self.replay_bytes += len(data)
+        if self.replay is not None:
+            self.replay.add(count, data)
 
     def count_outside(self, count: int, data: bytes) -> None:
         """Number frames that the edge sends past the queue: the farewell before a close."""
         self._number(count, data)
-
-    def trim_replay(self, max_frames: int, max_bytes: int) -> None:
-        """Let go of the oldest chunks above the bound; at least `max_frames` stay where the bytes allow it."""
-        replay = self.replay
-        drop = 0
-        frames, size = self.replay_frames, self.replay_bytes
-        for count, data in replay:
-            if frames - count < max_frames and size <= max_bytes:
-                break
-            frames -= count
-            size -= len(data)
-            drop += 1
-        if drop:
-            del replay[:drop]
-            self.replay_frames, self.replay_bytes = frames, size
-
-    def acknowledge(self, received: int) -> None:
-        """Let go of chunks that the other side has wholly."""
-        first = self.sent - self.replay_frames
-        drop = 0
-        for count, data in self.replay:
-            if first + count > received:
-                break
-            first += count
-            self.replay_frames -= count
-            self.replay_bytes -= len(data)
-            drop += 1
-        if drop:
-            del self.replay[:drop]
 
     def drop_queue(self) -> None:
         """Forget everything that waits (the session is over or overrun)."""
@@ -306,21 +279,16 @@ class Peer:
         self.judged = 0
         self.judged_bytes = 0
 
-    def forget_replay(self) -> None:
-        """Forget what was sent: nobody will ask for it again."""
-        self.replay.clear()
-        self.replay_frames = 0
-        self.replay_bytes = 0
-
 
 class Method:
     """One registered method and the part of a forwarded frame that never changes."""
 
-    __slots__ = ("bare", "head", "info", "name")
+    __slots__ = ("bare", "head", "info", "name", "size_bytes")
 
     def __init__(self, name: str, quoted: bytes, info: dict[str, Any]) -> None:
         self.name = name
         self.info = info
+        self.size_bytes = len(encode(info)) + len(quoted) if info else 2 * len(quoted)
         self.head = b',"method":' + quoted + b',"params":'
         self.bare = b',"method":' + quoted
 

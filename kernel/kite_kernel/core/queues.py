@@ -181,7 +181,8 @@ class Queues:
         peer.overrun = True
         held = [e for e in peer.out if isinstance(e, Call) and not e.void]
         peer.drop_queue()
-        peer.forget_replay()
+        if peer.replay is not None:
+            peer.replay.clear()
         for lane in peer.subscriptions.values():
             if lane is not None:
                 lane.waiting.clear()

@@ -43,7 +43,7 @@ def decide(peer: Peer | None, *, instance: str | None, protocol: int, resume: tu
 
 def _resumes(peer: Peer, protocol: int, resume: tuple[str, int] | None) -> bool:
     """Tell whether every frame after `received` is still there."""
-    if resume is None or not peer.resumable or protocol < 2 or peer.overrun:
+    if resume is None or peer.replay is None or protocol < 2 or peer.overrun:
         return False
     session, received = resume
-    return session == peer.session and peer.sent - peer.replay_frames <= received <= peer.sent
+    return session == peer.session and peer.sent - peer.replay.frames <= received <= peer.sent

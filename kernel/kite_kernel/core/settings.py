@@ -64,6 +64,11 @@ class Settings:
     pre_auth_frame_bytes: int = PRE_AUTH_FRAME_BYTES
     standalone: bool = True
 
+    @property
+    def replay_frames(self) -> int:
+        """How many sent frames are kept until they are acknowledged: what may be under way on a fast wire."""
+        return 16 * self.queue_messages
+
     def limits(self) -> dict[str, int]:
         """Return what the auth answer tells a client (05 §9)."""
         return {

@@ -91,6 +91,14 @@ def write_atomic(path: Path, data: bytes) -> None:
         os.close(directory)
 
 
+def refuse_strangers_file(path: Path) -> None:
+    """Refuse to start where something that is not ours stands in a file's place. Errors: StartError 77."""
+    with contextlib.suppress(FileNotFoundError):
+        info = path.lstat()
+        if not stat.S_ISREG(info.st_mode) or info.st_uid != os.getuid():
+            raise StartError(EXIT_PERMISSION, f"{path}: something else stands there; remove it")
+
+
 def write_json(path: Path, value: dict[str, Any]) -> None:
     """Put a JSON object into `path` (see write_atomic)."""
     write_atomic(path, json.dumps(value, ensure_ascii=False).encode("utf-8") + b"\n")

@@ -72,8 +72,8 @@ class Hand:
             return
         if not link.wire.flush() and peer.out:
             hub.queues.judge(peer, now=trio.current_time())
-        if peer.replay_frames > hub.settings.queue_messages or peer.replay_bytes > hub.settings.queue_bytes:
-            peer.trim_replay(hub.settings.queue_messages, hub.settings.queue_bytes)
+        if peer.replay is not None:
+            hub.liveness.keep_bounded(peer, now=trio.current_time())
 
     def on_drained(self, wire: Wire, everything: bool) -> None:
         """A blocked wire took something: relieve or judge its queue anew."""
@@ -84,8 +84,8 @@ class Hand:
             self.hub.queues.relieved(peer)
         else:
             self.hub.queues.judge(peer, now=trio.current_time())
-        if peer.replay_frames > self.hub.settings.queue_messages or peer.replay_bytes > self.hub.settings.queue_bytes:
-            peer.trim_replay(self.hub.settings.queue_messages, self.hub.settings.queue_bytes)
+        if peer.replay is not None:
+            self.hub.liveness.keep_bounded(peer, now=trio.current_time())
         self.settle()
 
     def _carry_out(self, effect: Effect) -> None:
@@ -123,6 +123,7 @@ class Hand:
                 continue
             late = trio.current_time() - self._timer_at
             self.tell_wall_clock()
+            hub.board.lag_s += (late - hub.board.lag_s) * 0.2
             if late > late_s:
                 self.scopes.begin_anew()
                 hub.on_stall(late, now=trio.current_time())

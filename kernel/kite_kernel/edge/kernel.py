@@ -18,6 +18,7 @@ from kite_kernel.edge.hand import Hand
 from kite_kernel.edge.listener import Door
 from kite_kernel.edge.modules import ModulePlane
 from kite_kernel.edge.pages import Pages
+from kite_kernel.edge.wire import FAREWELL_S
 from kite_kernel.methods import table
 
 if TYPE_CHECKING:
@@ -75,7 +76,7 @@ def build(
     hub = Hub(
         config.settings, epoch=epoch, version=version, fresh_id=lambda: secrets.token_hex(16), now=trio.current_time()
     )
-    hub.set_tokens(tokens)
+    hub.gate.set_tokens(tokens)
     hub.members.permissions = config.permissions
     hub.handlers.update(table(hub))
     hand = Hand(hub, nursery)
@@ -101,16 +102,18 @@ async def run(kernel: Kernel) -> str:
     await hand.stopping.wait()
     with trio.move_on_after(hand.stop_deadline_s):
         while any(peer.link is not None for peer in hub.board.peers.values()):
-            await trio.sleep(min(0.05, hand.stop_deadline_s / 20 or 0.05))
+            await kernel.door.wait_one_left()
     now = trio.current_time()
-    links = [peer.link for peer in hub.board.peers.values() if peer.link is not None] + list(hub.strangers.values())
+    links = [peer.link for peer in hub.board.peers.values() if peer.link is not None] + list(
+        hub.gate.strangers.values()
+    )
     for link in links:
         hub.board.close(link, CLOSE_GOING_AWAY, f"kernel stops: {hand.stop_reason}", now=now)
     hand.settle()
     for act in kernel.at_end:
         act()
-    with trio.move_on_after(1.0):
+    with trio.move_on_after(FAREWELL_S + 0.1):
         while kernel.door.open_connections:
-            await trio.sleep(0.02)
+            await kernel.door.wait_one_left()
     kernel.nursery.cancel_scope.cancel()
     return hand.stop_reason

@@ -81,6 +81,7 @@ class Door:
         self._tls = tls
         self._max_connections = max_connections
         self._spread = spread
+        self._left = trio.Event()
         self._heads: dict[int, tuple[float, Port]] = {}
         self._next_head = 0
         self._spare: int | None = os.open(os.devnull, os.O_RDONLY)
@@ -161,7 +162,7 @@ class Door:
 
     def _room_for_strangers(self) -> bool:
         """Keep the pre-auth slots within their cap: the oldest silent one goes. Returns: False to wait a moment."""
-        strangers = self.hand.hub.strangers
+        strangers = self.hand.hub.gate.strangers
         if len(strangers) + len(self._heads) < PRE_AUTH_CONNECTIONS:
             return True
         now = trio.current_time()
@@ -189,7 +190,7 @@ class Door:
         try:
             await self._serve(port, addr)
         except* (OSError, EOFError, trio.ClosedResourceError, trio.BrokenResourceError):
-            _log.debug("connection broke", key="connection_broke", address=addr)
+            self._say_broken(addr)
         except* Exception as group:
             _log.error(
                 "[kernel] connection ended by a fault of the kernel",
@@ -201,6 +202,17 @@ class Door:
         finally:
             self.open_connections -= 1
             port.close()
+            self._left.set()
+
+    def _say_broken(self, addr: str) -> None:
+        text = "[kernel] connection ended before its request was whole"
+        self.hand.hub.board.log_seldom("info", "broke", addr, text, now=trio.current_time(), address=addr)
+        self.hand.settle()
+
+    async def wait_one_left(self) -> None:
+        """Wait until the next connection has ended. Cancel: safe."""
+        self._left = trio.Event()
+        await self._left.wait()
 
     async def _serve(self, port: Port, addr: str) -> None:
         buffer = bytearray()
@@ -211,8 +223,7 @@ class Door:
             return
         head, leftover = found
         if isinstance(head, Refusal):
-            _log.info("request refused", key="refused", address=addr, status=head.status, why=head.why)
-            await answer(port, refusal_response(head))
+            await self.refuse(port, addr, head)
             return
         await self._dispatch(port, head, addr, leftover)
 
@@ -249,14 +260,27 @@ class Door:
             refusal = refusal or Refusal(404, "no such path")
         if refusal is not None or plane is None:
             refusal = refusal or Refusal(404, "no such path")
-            _log.info("request refused", key="refused", address=addr, status=refusal.status, why=refusal.why)
-            await answer(port, refusal_response(refusal))
+            await self.refuse(port, addr, refusal)
             return
         if self.hand.hub.draining:
             self.hand.hub.board.counts["refused_503"] += 1
             await answer(port, self.busy_answer())
             return
         await plane(port, head, addr, leftover)
+
+    async def refuse(self, port: Port, addr: str, refusal: Refusal) -> None:
+        """Answer a refused request; one line a minute for each address and cause."""
+        self.hand.hub.board.log_seldom(
+            "info",
+            "request_refused",
+            f"{addr} {refusal.status}",
+            f"[kernel] request refused: {refusal.why}",
+            now=trio.current_time(),
+            address=addr,
+            status=refusal.status,
+        )
+        self.hand.settle()
+        await answer(port, refusal_response(refusal))
 
     def _page(self, head: Head, page: Page) -> bytes:
         refusal = judge_host(head, self._hosts) or judge_origin(head, self._origins) or judge_query(head)

@@ -62,7 +62,7 @@ class Pages:
             "# TYPE kite_connections gauge",
             f"kite_connections {self._door.open_connections}",
             "# TYPE kite_strangers gauge",
-            f"kite_strangers {len(hub.strangers)}",
+            f"kite_strangers {len(hub.gate.strangers)}",
             "# TYPE kite_calls_in_flight gauge",
             f"kite_calls_in_flight {len(hub.calls.pending.calls)}",
             "# TYPE kite_subscriptions gauge",

@@ -32,7 +32,7 @@ def info(hub: Hub, ask: Ask) -> Answer:
             "uptime_s": round(ask.now - hub.started_at, 3),
             "timing": timing_told(hub.settings.timing),
             "limits": hub.settings.limits(),
-            "connections": sum(peer.link is not None for peer in board.peers.values()) + len(hub.strangers),
+            "connections": sum(peer.link is not None for peer in board.peers.values()) + len(hub.gate.strangers),
             "modules": len(board.peers),
             "draining": hub.draining,
             "counts": dict(board.counts),

@@ -31,7 +31,9 @@ def register(hub: Hub, ask: Ask) -> Answer:
     if isinstance(methods, Refused):
         return methods
     if len(methods) > hub.settings.max_methods or len(peer.methods.keys() | methods.keys()) > hub.settings.max_methods:
-        return Refused(E_INVALID_REQUEST, "too_many_methods", limit=hub.settings.max_methods)
+        return Refused(E_INVALID_REQUEST, "too_many_methods", field="methods", limit=hub.settings.max_methods)
+    if sum(method.size_bytes for method in {**peer.methods, **methods}.values()) > _MAX_REGISTRATION_BYTES:
+        return Refused(E_INVALID_REQUEST, "limit", field="methods", limit=_MAX_REGISTRATION_BYTES)
     service = params.get("service")
     if service is not None:
         refused = _judge_service(hub, service)
