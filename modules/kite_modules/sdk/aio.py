@@ -31,7 +31,7 @@ from typing import Any, NoReturn
 import trio
 
 from kite_modules.sdk import client, log, module
-from kite_modules.sdk.bridge import EndOfItems, Engine, Pull, run_in_thread
+from kite_modules.sdk.bridge import STOP_S, Background, EndOfItems, Engine, Pull
 from kite_modules.sdk.errors import NotConnected
 from kite_modules.sdk.settings import Settings
 
@@ -229,15 +229,16 @@ class Module(module.Module):
             ended.append(error)
             _soon(loop, task.cancel)
 
-        start = functools.partial(run_in_thread, lambda engine: self._connect(settings, engine, **more), on_end)
-        _, stop = await loop.run_in_executor(None, start)
+        background = Background(lambda engine: self._connect(settings, engine, **more), on_end)
         try:
+            await asyncio.wrap_future(background.ready)
             yield self.kite
         except asyncio.CancelledError:
             if not ended or task.uncancel() > 0:
                 raise
         finally:
-            await asyncio.shield(loop.run_in_executor(None, stop))
+            background.stop()
+            await asyncio.shield(asyncio.wait([asyncio.wrap_future(background.ended)], timeout=STOP_S))
             self._aio_kite = None
         if ended and ended[0] is not None:
             raise ended[0]

@@ -11,14 +11,15 @@ import threading
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from concurrent.futures import Future, InvalidStateError
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
-from typing import Any, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 import trio
 
 from kite_modules.sdk.errors import NotConnected
 
 T = TypeVar("T")
-_STOP_S = 10.0
+STOP_S: Final = 10.0
+"""How long an adapter waits for the connection's own end: it bounds itself well below."""
 
 
 class Engine:
@@ -146,47 +147,64 @@ _End = _EndOfItems()
 EndOfItems = _EndOfItems
 
 
-def run_in_thread(
-    body: Callable[[Engine], AbstractAsyncContextManager[T]],
-    on_end: Callable[[BaseException | None], None] = lambda error: None,
-) -> tuple[T, Callable[[], None]]:
-    """Run trio in a thread of its own for as long as a context lasts.
+class Background(Generic[T]):
+    """A trio loop in a thread of its own, for as long as a context lasts.
 
-    Args: `on_end` is called in that thread when the context ended without being asked to, with what it raised.
-    Returns: what the context gave, and a function that ends it and waits. Raises: what entering raised.
+    `ready` has what the context gave, or what entering raised; `ended` is done when the thread is over. `on_end` is
+    called in that thread when the context ended without being asked to, with what it raised.
     """
-    ready: Future[tuple[Engine, T]] = Future()
-    leave: list[trio.Event] = []
-    asked = threading.Event()
 
-    async def main() -> None:
-        leave.append(trio.Event())
-        async with open_engine() as engine, body(engine) as given:
-            ready.set_result((engine, given))
-            await leave[0].wait()
-            engine.close()
+    def __init__(
+        self,
+        body: Callable[[Engine], AbstractAsyncContextManager[T]],
+        on_end: Callable[[BaseException | None], None],
+    ) -> None:
+        self.ready: Future[T] = Future()
+        self.ended: Future[None] = Future()
+        self._body = body
+        self._on_end = on_end
+        self._asked = threading.Event()
+        self._token: trio.lowlevel.TrioToken | None = None
+        self._scope = trio.CancelScope()
+        self._leave: trio.Event | None = None
+        threading.Thread(target=self._run, name="kite", daemon=True).start()
 
-    def run() -> None:
+    def stop(self) -> None:
+        """Ask it to leave the context; `ended` tells when it has."""
+        self._asked.set()
+        token = self._token
+        if token is not None:
+            with suppress(trio.RunFinishedError):
+                token.run_sync_soon(self._stop)
+
+    def _stop(self) -> None:
+        if self._leave is not None:
+            self._leave.set()
+        else:
+            self._scope.cancel()  # still connecting
+
+    def _run(self) -> None:
         failure: BaseException | None = None
         try:
-            trio.run(main)
+            trio.run(self._main)
         except BaseException as error:
             failure = _bare(error)
-        if not ready.done():
-            ready.set_exception(failure or NotConnected("the connection was closed"))
-        elif not asked.is_set():
-            on_end(failure)
+        with suppress(InvalidStateError):
+            self.ready.set_exception(failure or NotConnected("the connection was closed"))
+        if not self._asked.is_set():
+            self._on_end(failure)
+        self.ended.set_result(None)
 
-    thread = threading.Thread(target=run, name="kite", daemon=True)
-    thread.start()
-    engine, given = ready.result()
-
-    def stop() -> None:
-        asked.set()
-        engine.soon(leave[0].set)
-        thread.join(_STOP_S)
-
-    return given, stop
+    async def _main(self) -> None:
+        self._token = trio.lowlevel.current_trio_token()
+        with self._scope:
+            if self._asked.is_set():
+                self._scope.cancel()
+            async with open_engine() as engine, self._body(engine) as given:
+                self._leave = trio.Event()
+                self.ready.set_result(given)
+                await self._leave.wait()
+                engine.close()
 
 
 @asynccontextmanager

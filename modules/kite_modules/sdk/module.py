@@ -172,7 +172,7 @@ class Module:
         settings = settings or from_environment()
         runtime = Runtime(
             settings,
-            handlers=[Handler.read(n, f, self.injectable, urgent=u) for n, (f, u) in self._offered().items()],
+            handlers=self._handlers(),
             listeners=self._listeners,
             farewells=self._farewells,
             registration={"service": self.service, "version": self.version},
@@ -195,8 +195,19 @@ class Module:
         """Return what parameters of these annotations are filled with."""
         return {Kite: kite}
 
-    def _offered(self) -> dict[str, tuple[Callable[..., Any], bool]]:
-        return {"health": (_healthy, True), **self._methods}
+    def described(self) -> list[dict[str, Any]]:
+        """Return what this module registers: names, JSON Schemas, docs. Raises: TypeError for hints that are none."""
+        return [handler.described() for handler in self._handlers()]
+
+    def _handlers(self) -> list[Handler]:
+        offered = {"health": (_healthy, True), **self._methods}
+        handlers = []
+        for name, (function, urgent) in offered.items():
+            try:
+                handlers.append(Handler.read(name, function, self.injectable, urgent=urgent))
+            except NameError as error:
+                raise TypeError(f"{name}: a hint can't be resolved, {error}: define it at the module's top") from None
+        return handlers
 
     def _read_options(self, settings: Settings) -> Any:
         if self._options is None:

@@ -28,7 +28,7 @@ from typing import Any, NoReturn
 import trio
 
 from kite_modules.sdk import client, module
-from kite_modules.sdk.bridge import EndOfItems, Engine, Pull, open_engine, run_in_thread
+from kite_modules.sdk.bridge import STOP_S, Background, EndOfItems, Engine, Pull, open_engine
 from kite_modules.sdk.errors import NotConnected
 from kite_modules.sdk.settings import Settings
 
@@ -165,12 +165,13 @@ class Module(module.Module):
         block: NotConnected when a final close code ended the session.
         """
         ended: list[BaseException | None] = []
-        _, stop = run_in_thread(lambda engine: self._connect(settings, engine, **more), ended.append)
-        kite = self.kite
+        background = Background(lambda engine: self._connect(settings, engine, **more), ended.append)
         try:
-            yield kite
+            background.ready.result()
+            yield self.kite
         finally:
-            stop()
+            background.stop()
+            background.ended.result(STOP_S)
             self._threads_kite = None
         if ended and ended[0] is not None:
             raise ended[0]
