@@ -5,6 +5,7 @@ Source: spec 70 §4.
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import secrets
@@ -77,10 +78,11 @@ def desk() -> Desk:
 async def create(title: str = "") -> dict[str, str]:
     """Begin a conversation; returns its id."""
     chat_id = secrets.token_hex(8)
-    await desk().kite.call(
-        "ownership.create",
-        {"key": f"chat/{chat_id}", "route_key": chat_id, "data": {"title": title[:200], "items": []}},
-    )
+    kite, data = desk().kite, {"title": title[:200], "items": []}
+    await kite.call("ownership.create", {"key": f"chat/{chat_id}", "route_key": chat_id, "data": data})
+    # The stream begins here, so that a reader may come before the first answer.
+    began = json.dumps({"message": "", "at": 0, "state": "created"})
+    await kite.call("stream.publish", {"stream": f"chat.{chat_id}", "data": began})
     return {"chat_id": chat_id}
 
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncGenerator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, Callable, Generator
+from contextlib import asynccontextmanager, contextmanager
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 import attrs
@@ -49,6 +49,8 @@ class Kite:
         """Set as soon as this client is told to end, or ends by itself."""
         self.nursery: trio.Nursery | None = None
         """Where this client's own tasks live: subscriptions to streams read in it."""
+        self._held = 0
+        self._let_go = trio.Event()
         self.options: Any = link.settings.options
         """What kite.toml gives this module; checked if the module declares a class for it."""
 
@@ -94,13 +96,11 @@ class Kite:
         await self._link.wait_open()
 
     async def states(self) -> AsyncGenerator[State, None]:
-        """Yield each state as it comes, beginning with the present one."""
-        shown: State | None = None
-        while True:
-            if self.state is not shown:
-                shown = self.state
-                yield shown
-            else:
+        """Yield each state as it comes, beginning with the present one; who looks away long misses the oldest."""
+        with self._link.watched() as seen:
+            while True:
+                while seen:
+                    yield seen.popleft()
                 await self._link.wait_changed()
 
     def statistics(self) -> dict[str, Any]:
@@ -332,6 +332,23 @@ class Kite:
             exchange = self._link.exchange
             text = frames.notification("event.unsubscribe", frames.encode({"events": unwanted}))
             exchange.post(text, exchange.generation)
+
+    @contextmanager
+    def held_open(self) -> Generator[None, None, None]:
+        """Keep the connection for last words: a shutdown waits for the end of the block, within its deadline."""
+        self._held += 1
+        try:
+            yield
+        finally:
+            self._held -= 1
+            if not self._held:
+                self._let_go.set()
+
+    async def let_go(self) -> None:
+        """Wait until nobody holds the connection open."""
+        while self._held:
+            self._let_go = trio.Event()
+            await self._let_go.wait()
 
     # ------------------------------------------------------------------ ownership
 

@@ -152,6 +152,8 @@ class Replica:
         self.fenced = trio.Event()
         self.why = ""
         self.tasks = 0
+        self._idle = trio.Event()
+        self._left = False
 
     @asynccontextmanager
     async def running(self) -> AsyncGenerator[Replica, None]:
@@ -166,6 +168,7 @@ class Replica:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._beat)
             nursery.start_soon(self._watch_own_clock)
+            nursery.start_soon(self._leave_at_stop)
             self._scopes.add(nursery.cancel_scope)
             try:
                 yield self
@@ -215,7 +218,19 @@ class Replica:
                 return
             await trio.sleep(min(limit_s - silent_s, self._heartbeat_s / 2))
 
+    async def _leave_at_stop(self) -> None:
+        """A module that is told to end leaves as soon as nothing is owned any more; its wire waits for that."""
+        with self._kite.held_open():
+            await self._kite.stopping.wait()
+            while self.tasks:
+                self._idle = trio.Event()
+                await self._idle.wait()
+            await self._leave()
+
     async def _leave(self) -> None:
+        if self._left:
+            return
+        self._left = True
         with trio.move_on_after(_CLOSING_S, shield=True):
             try:
                 await self._kite.call(
@@ -295,9 +310,10 @@ class Replica:
                 failure = error
             finally:
                 self._scopes.discard(nursery.cancel_scope)
-                self.tasks -= 1
                 with trio.move_on_after(_CLOSING_S, shield=True):
                     await session.close(paused=self._kite.stopping.is_set(), failed=failure is not None)
+                self.tasks -= 1
+                self._idle.set()
                 nursery.cancel_scope.cancel()
         if self.fenced.is_set():
             raise self._fenced() from failure

@@ -235,6 +235,7 @@ class Runtime:
                 await self._server.drain()
             if final:
                 await self._say_farewell(reason)
+                await self.kite.let_go()
         await self._link.drained(timeout_s=min(_DRAIN_S, deadline_s * 0.1))
         await self._link.leave(come_back=not final, reason=reason)
         self._shutting_down = False
