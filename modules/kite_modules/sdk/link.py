@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Awaitable, Callable
+from collections import deque
+from collections.abc import Awaitable, Callable, Generator
+from contextlib import contextmanager
 from typing import Any, Final
 
 import trio
@@ -29,6 +31,7 @@ from kite_modules.sdk.transport import Connector, Endpoint, Lost, Wire, WireLost
 _PING_IDLE_S: Final = 60.0  # until the auth answer says otherwise
 _SYNC_AGAIN_S: Final = 1.0  # a kernel that is too busy to register a module just now
 _COOLDOWN_MAX: Final = 5
+_STATES_KEPT: Final = 100
 _ROOM: Final = 256  # frames of one session in line before a progress stream waits
 
 
@@ -73,6 +76,8 @@ class Link:
         self._room = trio.Event()
         self._nudge = trio.Event()
         self._changed = trio.Event()
+        self._watchers: list[deque[State]] = []
+        self._last_state = State.IDLE
         self._told: str | None = None
 
     # ------------------------------------------------------------------ what others see
@@ -87,6 +92,16 @@ class Link:
         """Wait until the session is in step. Raises: NotConnected when it stopped for good. Cancel: safe."""
         if await self.wait_state(State.OPEN) is State.STOPPED:
             raise NotConnected(self.session.reason, self.session.last_close_code)
+
+    @contextmanager
+    def watched(self) -> Generator[deque[State], None, None]:
+        """Collect each state from the present one on, the last hundred."""
+        seen = deque([self.session.state], maxlen=_STATES_KEPT)
+        self._watchers.append(seen)
+        try:
+            yield seen
+        finally:
+            self._watchers.remove(seen)
 
     async def wait_changed(self) -> None:
         """Wait for the next change of state. Cancel: safe."""
@@ -378,6 +393,11 @@ class Link:
             log.say(logging.WARNING, "connection lost, coming back by itself", **fields, delay_s=decision.delay_s)
 
     def _announce(self) -> None:
+        state = self.session.state
+        if state is not self._last_state:
+            self._last_state = state
+            for seen in self._watchers:
+                seen.append(state)
         self._changed.set()
         self._changed = trio.Event()
 
