@@ -10,7 +10,7 @@ import sys
 from collections.abc import Sequence
 
 from kite_launcher.cli.commands import COMMANDS, Line, parse, wants_json
-from kite_launcher.cli.fail import NO, Failure, bug, leave, tell
+from kite_launcher.cli.fail import NO, Failure, bug, leave, of_machine, tell
 from kite_launcher.cli.instance import Instance, find
 
 
@@ -35,6 +35,11 @@ def run(argv: list[str]) -> int:
         return leaving.code if isinstance(leaving.code, int) else 0
     except KeyboardInterrupt:
         return NO
+    except OSError as error:
+        failure = of_machine(error)
+        if failure is not None:
+            return tell(failure, as_json=as_json)
+        return bug(error, instance.state_dir if instance is not None else None)
     except Exception as error:
         return bug(error, instance.state_dir if instance is not None else None)
 

@@ -5,6 +5,7 @@ Source: spec 05 §3 (exit codes, errors in `--json` mode).
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import sys
@@ -35,6 +36,19 @@ class Failure(Exception):
         self.message = message
         self.hint = hint
         self.lines = lines
+
+
+_SCARCE: Final = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOSPC, errno.EDQUOT, errno.EAGAIN, errno.E2BIG)
+_FORBIDDEN: Final = (errno.EACCES, errno.EPERM, errno.EROFS)
+
+
+def of_machine(error: OSError) -> Failure | None:
+    """Return the refusal when the machine lacks something (69) or forbids it (77); None for what nobody foresaw."""
+    where = f"{error.filename}: " if isinstance(error.filename, str) else ""
+    text = f"{where}{(error.strerror or str(error)).lower()} (errno {error.errno})"
+    if error.errno in _SCARCE:
+        return Failure(UNAVAILABLE, text, "make room and try again; `kite doctor` looks for the cause")
+    return Failure(PERMISSION, text) if error.errno in _FORBIDDEN else None
 
 
 def tell(failure: Failure, *, as_json: bool) -> int:

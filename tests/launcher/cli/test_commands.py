@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -97,6 +99,22 @@ def test_an_option_without_a_command_of_its_own_is_ups() -> None:
     with pytest.raises(Failure) as caught:
         parse(["--json"])
     assert caught.value.code == 64
+
+
+@pytest.mark.parametrize(
+    ("number", "code"), [(errno.EMFILE, 69), (errno.ENOSPC, 69), (errno.E2BIG, 69), (errno.EROFS, 77)]
+)
+def test_what_the_machine_lacks_or_forbids_is_one_line_and_no_bug(
+    launch: Launch, monkeypatch: pytest.MonkeyPatch, number: int, code: int
+) -> None:
+    def broken(line: object, instance: object) -> int:
+        raise OSError(number, os.strerror(number), "/some/where")
+
+    monkeypatch.setattr("kite_launcher.cli.status.run", broken)
+    said = launch("status")
+    assert said.code == code
+    assert "/some/where" in said.err
+    assert len(said.err.splitlines()) == 1
 
 
 def test_a_bug_leaves_a_report_in_a_file_and_no_traceback(
