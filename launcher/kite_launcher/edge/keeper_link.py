@@ -37,9 +37,9 @@ __all__ = ["KeeperGone", "KeeperLink"]
 
 SPAWN_S: Final = 60.0  # exec may wait for a slow disk or a network folder
 STATUS_S: Final = 1.0  # so long an end without a status waits for `note_status`
-PING_S: Final = 2.0
+PING_S: Final = 1.5
 PINGS_MISSED_MAX: Final = 3  # in a row, each with its own time: a launcher that was stopped itself counts one
-STATUSES: Final = 1000
+LAST_PING_S: Final = 1.0  # a keeper that is asked to end and does not answer so long is not waited for
 EXITS: Final = 10_000
 
 
@@ -62,8 +62,6 @@ class KeeperLink:
         self._exits_send, self.exits = trio.open_memory_channel[Exited](EXITS)
         self._held = held_pipes(state_dir)
         self._missed: list[Exited] = []
-        self._statuses: dict[int, int] = {}
-        self._status_news = trio.Event()
 
     # -- beginning and end
 
@@ -134,7 +132,8 @@ class KeeperLink:
             self.pid, self.start_ticks = int(hello["pid"]), int(hello["start_ticks"])
             self._missed = [Exited.from_wire(data) for data in hello["missed"]]
             for held in self._held.runs:
-                question = {"op": "adopt", "record": held.record.to_wire(), "streams": list(held.fds)}
+                question: dict[str, Any] = {"op": "adopt", "record": held.record.to_wire(), "streams": list(held.fds)}
+                question["ended"] = held.ended
                 answer, _ = await self._wire.ask(question, list(held.fds.values()))
                 if not answer["found"]:
                     self._held.release(held.record.name, held.record.run)
@@ -151,10 +150,9 @@ class KeeperLink:
         """Ask from time to time whether it answers; end one that hangs (stopped, or caught in a bug of ours)."""
         missed = 0
         while not self.gone.is_set():
-            with trio.move_on_after(PING_S) as waiting:
-                await self.gone.wait()
-            if not waiting.cancelled_caught:
-                return
+            if not missed:
+                with trio.move_on_after(PING_S):
+                    await self.gone.wait()
             with trio.move_on_after(PING_S) as asking, contextlib.suppress(KeeperGone):
                 await self.ping()
             missed = missed + 1 if asking.cancelled_caught else 0
@@ -175,14 +173,19 @@ class KeeperLink:
         that does not end in time is killed. Without, it goes on alone.
         """
         with trio.CancelScope(shield=True):
+            deadline = trio.current_time() + timeout_s
             if quit_keeper and not self.gone.is_set():
-                with trio.move_on_after(timeout_s), contextlib.suppress(KeeperGone):
+                with trio.move_on_after(LAST_PING_S) as asking, contextlib.suppress(KeeperGone):
+                    await self.ping()
+                if asking.cancelled_caught:
+                    deadline = trio.current_time()
+                with trio.move_on_at(deadline), contextlib.suppress(KeeperGone):
                     await self._wire.ask({"op": "quit"})
                     await self.gone.wait()
             self._wire.end()
             self._held.release_all()
             if quit_keeper:
-                await end_keeper(self.pid, timeout_s)
+                await end_keeper(self.pid, self.start_ticks, max(0.0, deadline - trio.current_time()))
 
     # -- orders
 
@@ -287,11 +290,7 @@ class KeeperLink:
 
         The end itself comes through `exits` all the same, behind its last line, and then has this status.
         """
-        if len(self._statuses) >= STATUSES:
-            del self._statuses[next(iter(self._statuses))]
-        self._statuses[pid] = status
-        self._status_news.set()
-        self._status_news = trio.Event()
+        self._held.note_status(pid, status)
 
     # -- what is told unasked
 
@@ -312,7 +311,7 @@ class KeeperLink:
                 close_all(fds)
 
     def _take_exit(self, exited: Exited) -> None:
-        self._held.release_stdin(exited.name, exited.run)
+        self._held.note_end(exited.name, exited.run)
         if exited.status is None:
             self._nursery.start_soon(self._complete, exited)
         else:
@@ -321,9 +320,9 @@ class KeeperLink:
     async def _complete(self, exited: Exited) -> None:
         """Wait a moment for the status of a child that was not the keeper's own."""
         with trio.move_on_after(STATUS_S):
-            while exited.pid not in self._statuses:
-                await self._status_news.wait()
-        self._tell(attrs.evolve(exited, status=self._statuses.pop(exited.pid, None)))
+            while exited.pid not in self._held.statuses:
+                await self._held.status_news.wait()
+        self._tell(attrs.evolve(exited, status=self._held.statuses.pop(exited.pid, None)))
 
     def _tell(self, exited: Exited) -> None:
         try:

@@ -9,23 +9,32 @@ from pathlib import Path
 from typing import Final
 
 import attrs
+import trio
 
 from kite_launcher.core.keeper_orders import KeptRecord
+
+STATUSES: Final = 1000
 
 
 @attrs.define
 class HeldRun:
-    """The pipes of one run: `out`, `err` (reading ends) and `in` (the writing end of a stdin)."""
+    """The pipes of one run: `out`, `err` (reading ends) and `in` (the writing end of a stdin).
+
+    `ended` says that the end of its process was heard: what is left belongs to its children.
+    """
 
     record: KeptRecord
     fds: dict[str, int]
+    ended: bool = False
 
 
 class HeldPipes:
-    """What is held for one state directory."""
+    """What is held for one state directory. `statuses` maps a pid to its raw wait status."""
 
     def __init__(self) -> None:
         self._runs: dict[tuple[str, int], HeldRun] = {}
+        self.statuses: dict[int, int] = {}
+        self.status_news = trio.Event()
 
     @property
     def runs(self) -> list[HeldRun]:
@@ -47,11 +56,22 @@ class HeldPipes:
         if held is not None:
             close_all(held.fds.values())
 
-    def release_stdin(self, name: str, run: int) -> None:
-        """Let go of the stdin of a process that has ended."""
+    def note_end(self, name: str, run: int) -> None:
+        """Take note that a process has ended; its stdin is let go."""
         held = self._runs.get((name, run))
-        if held is not None and "in" in held.fds:
+        if held is None:
+            return
+        held.ended = True
+        if "in" in held.fds:
             os.close(held.fds.pop("in"))
+
+    def note_status(self, pid: int, status: int) -> None:
+        """Keep the wait status of a child that fell to this process, for the word of the (next) keeper."""
+        if len(self.statuses) >= STATUSES:
+            del self.statuses[next(iter(self.statuses))]
+        self.statuses[pid] = status
+        self.status_news.set()
+        self.status_news = trio.Event()
 
     def release_all(self) -> None:
         """Let go of everything."""

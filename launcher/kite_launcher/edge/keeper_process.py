@@ -14,6 +14,9 @@ from typing import Final
 
 import trio
 
+from kite_launcher.keeper.processes import open_identified
+
+KILL_S: Final = 2.0
 _NOT_PASSED_ON: Final = ("KITE_", "LISTEN_", "WATCHDOG_", "NOTIFY_SOCKET")
 
 
@@ -39,20 +42,18 @@ def start_keeper(state_dir: Path, sock: socket.socket, *, mark: str) -> int:
         os.close(lifted)
 
 
-async def end_keeper(pid: int, timeout_s: float) -> None:
-    """Wait until the process is gone and collected; kill it at the deadline if it is a child of ours."""
-    if pid <= 0:
-        return
-    try:
-        pidfd = os.pidfd_open(pid)
-    except ProcessLookupError:
+async def end_keeper(pid: int, ticks: int, timeout_s: float) -> None:
+    """Wait until exactly this process is gone, and collect it if it is a child of ours; kill it at the deadline."""
+    pidfd = open_identified(pid, ticks) if pid > 0 else None
+    if pidfd is None:
+        _collect(pid)
         return
     try:
         with trio.move_on_after(timeout_s) as scope:
             await trio.lowlevel.wait_readable(pidfd)
         if scope.cancelled_caught:
             signal.pidfd_send_signal(pidfd, signal.SIGKILL)
-            with trio.move_on_after(timeout_s):
+            with trio.move_on_after(KILL_S):
                 await trio.lowlevel.wait_readable(pidfd)
         _collect(pid)
     finally:
@@ -60,5 +61,6 @@ async def end_keeper(pid: int, timeout_s: float) -> None:
 
 
 def _collect(pid: int) -> None:
-    with contextlib.suppress(ChildProcessError):  # collected already, or not a child of ours
-        os.waitpid(pid, os.WNOHANG)
+    if pid > 0:
+        with contextlib.suppress(ChildProcessError):  # collected already, or not a child of ours
+            os.waitpid(pid, os.WNOHANG)

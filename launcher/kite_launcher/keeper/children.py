@@ -261,10 +261,12 @@ class Children:
 
     # -- a second life
 
-    def adopt(self, record: KeptRecord, fds: dict[str, int]) -> bool:
+    def adopt(self, record: KeptRecord, fds: dict[str, int], *, ended: bool = False) -> bool:
         """Go on with a process of a former keeper: `fds` are its pipes, or they are looked for in the process.
 
-        Gives False when neither the process nor a pipe of it is there. Descriptors are ours from here on.
+        Gives False when neither the process nor a pipe of it is there. When only pipes are left, its end is told
+        (without a status, behind its last line), unless the launcher has heard of it (`ended`). Descriptors are
+        ours from here on.
         """
         child = self.all.get((record.name, record.run))
         if child is None:
@@ -289,6 +291,9 @@ class Children:
         self._runs[record.name] = max(record.run, self._runs.get(record.name, 0))
         if self.all.get((record.name, record.run)) is not child:
             self._enter(child)
+            if not child.alive and record.pid and not ended:
+                child.alive = True  # as far as anybody was told
+                self._end(child, None)
         return True
 
     def _watch_adopted(self, child: Child, record: KeptRecord) -> None:

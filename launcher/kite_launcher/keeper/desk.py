@@ -246,7 +246,7 @@ class Desk:
         streams = dict(zip(frame["streams"], fds, strict=True))
         record = KeptRecord.from_wire(frame["record"])
         stdin = streams.pop("in", -1)
-        found = self._children.adopt(record, streams)
+        found = self._children.adopt(record, streams, ended=bool(frame.get("ended")))
         child = self._children.all.get((record.name, record.run))
         if child is not None and child.alive and child.stdin < 0:
             child.stdin = stdin

@@ -291,3 +291,29 @@ async def test_a_keeper_that_hangs_is_replaced_and_nobody_notices(
     numbers = [int(text) for text in texts(tmp_path, "x")]
     assert numbers == list(range(len(numbers)))
     assert any("does not answer" in text for text in box.said)
+
+
+async def test_an_end_between_two_keepers_is_told_with_its_status_behind_its_last_line(tmp_path: Path) -> None:
+    async with keeper_box(tmp_path) as box:
+        x = await running(box, python("x", "import sys, time; time.sleep(0.3); print('last'); sys.exit(7)"))
+        await box.kill()
+        with trio.fail_after(PATIENCE_S):
+            _, status = await trio.to_thread.run_sync(os.waitpid, x.pid, 0)
+        box.link.note_status(x.pid, status)
+        await box.start()
+        assert (await box.ended("x")).status == 7 << 8
+        assert texts(tmp_path, "x") == ["last"]
+        await box.kill()
+        await box.start()
+        with trio.move_on_after(0.3) as waiting:
+            await box.link.exits.receive()
+        assert waiting.cancelled_caught, "one end was told twice"
+
+
+async def test_an_instance_stops_in_time_though_its_keeper_hangs(tmp_path: Path) -> None:
+    async with keeper_box(tmp_path) as box:
+        os.kill(box.link.pid, signal.SIGSTOP)
+        started = trio.current_time()
+        await box.link.close()
+        assert trio.current_time() - started < 4
+        assert not (Path("/proc") / str(box.link.pid)).exists()
