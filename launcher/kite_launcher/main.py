@@ -36,9 +36,9 @@ def run(argv: list[str]) -> int:
     except KeyboardInterrupt:
         return NO
     except OSError as error:
-        failure = of_machine(error)
-        if failure is not None:
-            return tell(failure, as_json=as_json)
+        foreseen = of_machine(error)
+        if foreseen is not None:
+            return tell(foreseen, as_json=as_json)
         return bug(error, instance.state_dir if instance is not None else None)
     except Exception as error:
         return bug(error, instance.state_dir if instance is not None else None)

@@ -47,9 +47,10 @@ class Mistake:
     fault: Literal["config", "permission"] = "config"
 
     def line(self, file: str) -> str:
-        """Return the one line a person reads, `FILE:LINE:COLUMN: text`."""
+        """Return the one line a person reads, `FILE:LINE:COLUMN: text`; what a terminal would obey stands escaped."""
         hint = f"; did you mean {self.nearest!r}?" if self.nearest is not None else ""
-        return f"{file}:{self.place.line}:{self.place.column}: {self.text}{hint}"
+        line = f"{file}:{self.place.line}:{self.place.column}: {self.text}{hint}"
+        return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in line)
 
 
 @attrs.frozen

@@ -503,6 +503,13 @@ def test_two_spellings_of_one_file_are_equal() -> None:
     assert attrs.evolve(one, path="") == attrs.evolve(two, path="")
 
 
+def test_nothing_in_a_mistake_is_obeyed_by_a_terminal() -> None:
+    text = '["a\\u001b[31m\\nb"]\n[kernel]\n"x\\ny" = 1\nhost = "\\u001b[0m"\n[module.x]\ncommand = ["x"]\nafter = ["\\n"]\n'
+    lines = mistakes(text)
+    assert len(lines) == 4
+    assert all(line.isprintable() for line in lines)
+
+
 def test_bytes_that_are_no_utf8_are_a_mistake_where_they_stand() -> None:
     assert decode("é".encode()) == "é"
     found = decode("a = 1\né = '".encode() + b"\xff'\n")
