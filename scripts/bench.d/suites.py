@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import attrs
 import loads
 from crowd import Crowd
+from facts import facts
 from servers import Hub, running
 from wire import module
 
@@ -209,4 +210,5 @@ ALL: dict[str, Callable[[Plan], list[Row]]] = {
     "idle": idle,
     "beside": beside,
     "slow": slow,
+    "facts": facts,
 }
