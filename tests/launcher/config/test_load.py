@@ -504,7 +504,8 @@ def test_two_spellings_of_one_file_are_equal() -> None:
 
 
 def test_nothing_in_a_mistake_is_obeyed_by_a_terminal() -> None:
-    text = '["a\\u001b[31m\\nb"]\n[kernel]\n"x\\ny" = 1\nhost = "\\u001b[0m"\n[module.x]\ncommand = ["x"]\nafter = ["\\n"]\n'
+    text = '["a\\u001b[31m\\nb"]\n[kernel]\n"x\\ny" = 1\nhost = "\\u001b[0m"\n'
+    text += '[module.x]\ncommand = ["x"]\nafter = ["\\n"]\n'
     lines = mistakes(text)
     assert len(lines) == 4
     assert all(line.isprintable() for line in lines)
