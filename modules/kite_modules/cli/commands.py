@@ -37,6 +37,7 @@ OWN: Final[dict[str, Command]] = {
     "stream": Command("publish to, read, measure and record streams", "kite stream sub ticks --last 0", "stream"),
     "top": Command("modules live: latency, queues, calls", "kite top", "top"),
     "bench": Command("latency and throughput of this installation", "kite bench --seconds 2", "bench"),
+    "chaos": Command("hurt an instance on purpose, check what must hold", "kite chaos --scratch --seconds 30", "chaos"),
     "chat": Command("talk to the chat module", "kite chat", "chat"),
     "relay": Command("users of the relay", "kite relay user list", "relay"),
     "audit": Command("check the audit trail", "kite audit verify", "audit"),
