@@ -1,6 +1,6 @@
 #!/bin/sh
 # A program that takes part with nothing but the `kite` command: it hears orders and bills each of them.
-# Run by kite (token = "file"), it speaks with its own token; from a terminal, as the operator.
+# Run by kite or from a terminal: the command finds the instance by itself, and speaks as an operator.
 #   ./with_shell.sh [HOW_MANY]
 set -eu
 

@@ -32,9 +32,12 @@ class Target(NamedTuple):
 def find_target(state_dir: str | None, config: str | None, environ: Mapping[str, str], cwd: str) -> Target:
     """Return the kernel that is meant. Raises: Failure 78 (no instance), 3 (nothing runs), 77 (a file's mode).
 
-    A program that kite runs and that was given its token in a file (KITE_URL, KITE_TOKEN_FILE) speaks as itself.
+    A program that kite runs finds its own instance (KITE_STATE_DIR) and speaks as an operator: it may use several
+    commands at once, while a module id has one connection. Only where that says nothing it speaks as itself
+    (KITE_URL, KITE_TOKEN_FILE).
     """
-    if not state_dir and not config and environ.get("KITE_URL") and environ.get("KITE_TOKEN_FILE"):
+    named = state_dir or config or environ.get("KITE_STATE_DIR") or environ.get("KITE_CONFIG")
+    if not named and environ.get("KITE_URL") and environ.get("KITE_TOKEN_FILE"):
         token = read_token(environ["KITE_TOKEN_FILE"])
         return Target(environ["KITE_URL"], token, environ.get("KITE_MODULE_ID") or None, None)
     directory = find_state_dir(state_dir, config, environ, cwd)
