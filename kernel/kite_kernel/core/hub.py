@@ -204,6 +204,8 @@ class Hub:
             names = nearest(method, self.handlers)
             reply(error(ident, E_METHOD_NOT_FOUND, "unknown_method", near=names))
             return
+        if now - self.board.last_call_at > self.settings.timing.rpc_active_s:
+            self.liveness.call_began(now)
         self.board.last_call_at = now
         if (not peer.admin and method in _ADMIN) or not self._may_call_own(peer, method):
             reply(error(ident, E_FORBIDDEN, "no_permission", method=method))

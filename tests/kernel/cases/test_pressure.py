@@ -149,6 +149,25 @@ async def test_w43_a_silent_module_is_closed_4012_after_three_misses_while_calls
         assert told["data"]["module_id"] == "a"
 
 
+async def test_w43_the_first_call_after_a_quiet_time_brings_the_quick_interval_forward() -> None:
+    async with stage("a", "b", "c") as on:
+        await trio.sleep(40)
+        await on.b.settle()  # a call to the kernel itself counts like any other
+        on.a.stop_reading()
+        async with trio.open_nursery() as nursery:
+
+            async def keep_calling() -> None:
+                while True:
+                    await on.b.settle()
+                    await trio.sleep(2)
+
+            nursery.start_soon(keep_calling)
+            record, took_s = await await_record(on, "a", 80)
+            nursery.cancel_scope.cancel()
+        assert record["code"] == 4012
+        assert took_s < 25
+
+
 async def test_w43_an_idle_system_finds_a_silent_module_within_75_seconds() -> None:
     async with stage("a", "b", "c") as on:
         on.a.stop_reading()
