@@ -198,8 +198,8 @@ class _Start:
             nursery.start_soon(self._watch_signals, running)
             for sock in everything:
                 running.listen(sock)
-            self._say_ready(first, tls is not None)
             tune_collector()
+            self._say_ready(first, tls is not None)
             await kernel.run(running)
 
     def _say_ready(self, first: socket.socket, secure: bool) -> None:
