@@ -125,6 +125,7 @@ class Calls:
             return
         limit = board.settings.max_in_flight
         if callee.working >= limit or len(caller.calls) >= limit:
+            caller.overloads += 1
             self._refuse(caller, ident, sink, E_OVERLOADED, "too_many_in_flight", retry_after=self.retry_after())
             return
         board.last_call_at = now
@@ -261,15 +262,15 @@ class Calls:
             body = b"".join((b'{"jsonrpc":"2.0","id":', ident, b',"error":', frame.error, b"}"))
         else:
             body = error(ident, E_INTERNAL_ERROR, "bad_answer", "unknown", module_id=callee.id)
-        if call.key is not None:
-            self._settle_key(call, body)
         if call.sink is not None:
             call.sink(body)
-            return True
-        if not caller.touched:
-            caller.touched = True
-            self._board.touched.append(caller)
-        caller.out.append(text_header(len(body)) + body)
+        else:
+            if not caller.touched:
+                caller.touched = True
+                self._board.touched.append(caller)
+            caller.out.append(text_header(len(body)) + body)
+        if call.key is not None:
+            self._settle_key(call, body)
         return True
 
     def bad_answer(self, callee: Peer, kid: bytes) -> bool:
@@ -307,10 +308,10 @@ class Calls:
             return
         self._let_go(call)
         body = error(call.caller_id, code, reason, outcome, **data)
-        if call.key is not None:
-            self._settle_key(call, body, keep=outcome != "not_sent")
         self._board.counts[f"ended_{reason}"] += 1
         self._answer(call.caller, call.caller_id, call.sink, body)
+        if call.key is not None:
+            self._settle_key(call, body, keep=outcome != "not_sent")
 
     def _let_go(self, call: Call) -> None:
         """Take a call that left the table out of both modules' hands."""

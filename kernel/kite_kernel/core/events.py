@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from kite_kernel.core.board import Board
     from kite_kernel.core.peer import Lane, Peer
 
+_SWEEP_AT: Final = 64  # void entries that a queue may hold before it is swept
 _KERNEL: Final = b'"kernel"'
 
 
@@ -83,7 +84,7 @@ class Events:
                     delivered += 1
             for peer, lane in laned:
                 if peer is not source:
-                    self._say_laned(peer, lane, name, wish.key, frame)
+                    self._say_laned(peer, lane, name, frame)
                     delivered += 1
             return delivered
         for peer in plain:
@@ -93,18 +94,19 @@ class Events:
             peer.topic = name
             peer.out.append(frame)
         for peer, lane in laned:
-            self._say_laned(peer, lane, name, wish.key, frame)
+            self._say_laned(peer, lane, name, frame)
         return count
 
-    def _say_laned(self, peer: Peer, lane: Lane, name: str, key: str | None, frame: bytes) -> None:
+    def _say_laned(self, peer: Peer, lane: Lane, name: str, frame: bytes) -> None:
         """Queue an event on a lane that rather loses than grows."""
         waiting = lane.waiting
         if lane.policy == "latest":
-            mark: int | str = key if key is not None else name
+            mark: int | str = name
             old = waiting.pop(mark, None)
             if old is not None:
                 old.void = True
                 lane.lost += 1
+                peer.voided += 1
         else:
             lane.numbered += 1
             mark = lane.numbered
@@ -112,12 +114,15 @@ class Events:
             first = next(iter(waiting))
             waiting.pop(first).void = True
             lane.lost += 1
+            peer.voided += 1
         entry = Laned(lane, mark, frame)
         waiting[mark] = entry
         peer.topic = name
         self._board.touch(peer)
         peer.laned = True
         peer.out.append(entry)
+        if peer.voided > _SWEEP_AT and 2 * peer.voided > len(peer.out):
+            peer.sweep()
 
     def _keep(self, name: str, frame: bytes, data: bytes) -> None:
         """Keep the last value of a name; `null` clears it."""

@@ -115,6 +115,7 @@ class Peer:
         "meta",
         "methods",
         "out",
+        "overloads",
         "overrun",
         "permissions",
         "pressure",
@@ -135,6 +136,7 @@ class Peer:
         "token",
         "topic",
         "touched",
+        "voided",
         "working",
     )
 
@@ -169,6 +171,7 @@ class Peer:
         self.touched = False  # stands in `Board.touched` already
         self.laned = False
         self.lanes = 0
+        self.voided = 0  # entries of `out` that are void
         self.judged = 0  # how many entries of `out` are in `judged_bytes`
         self.judged_bytes = 0
         self.pressure = 0  # 0 normal, 1 warning, 2 critical
@@ -180,6 +183,7 @@ class Peer:
         self.sent = 0
         self.replay: Replay | None = None  # None: this client never resumes
         self.overrun = False
+        self.overloads = 0  # calls over the bound since its reader last looked
         self.ack_asked = False
         self.frames_in = 0  # of earlier sessions; `received` and `sent` count this one
         self.frames_out = 0
@@ -252,6 +256,7 @@ class Peer:
             if size >= TAKE_BYTES:
                 break
         del self.out[:used]
+        self.voided = max(0, self.voided - used + len(frames)) if self.out else 0
         self.judged = 0
         self.judged_bytes = 0
         if not self.out and not self.lanes:
@@ -272,9 +277,17 @@ class Peer:
         """Number frames that the edge sends past the queue: the farewell before a close."""
         self._number(count, data)
 
+    def sweep(self) -> None:
+        """Let go of the void entries of the queue."""
+        self.out[:] = [entry for entry in self.out if entry.__class__ is bytes or not entry.void]
+        self.voided = 0
+        self.judged = 0
+        self.judged_bytes = 0
+
     def drop_queue(self) -> None:
         """Forget everything that waits (the session is over or overrun)."""
         self.out.clear()
+        self.voided = 0
         self.laned = bool(self.lanes)
         self.judged = 0
         self.judged_bytes = 0

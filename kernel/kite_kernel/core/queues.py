@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from kite_kernel._contract import CLOSE_QUEUE_PRESSURE
-from kite_kernel.core.peer import Call, Laned
+from kite_kernel.core.peer import Call
 from kite_kernel.core.text import notice
 from kite_kernel.core.websocket import text_frame
 
@@ -43,12 +43,11 @@ class Queues:
 
     def judge(self, peer: Peer, *, now: float) -> None:
         """Judge a queue that the wire could not take whole, right after the flush."""
-        self.measure(peer)
+        messages, size = self.measure(peer)
         settings = self._board.settings
-        messages, size = len(peer.out), peer.judged_bytes
         link = peer.link
         if link is None or link.closing:
-            if messages > settings.queue_messages or size > settings.queue_bytes:
+            if peer.overrun or messages > settings.queue_messages or size > settings.queue_bytes:
                 self._overrun(peer)
             return
         share = max(messages / settings.queue_messages, size / settings.queue_bytes)
@@ -88,22 +87,20 @@ class Queues:
         if peer.pressure:
             self.forget(peer)
 
-    def measure(self, peer: Peer) -> None:
-        """Bring `judged_bytes` up to date with the queue."""
+    def measure(self, peer: Peer) -> tuple[int, int]:
+        """Return how many messages and bytes wait; of a plain queue only what is new is looked at."""
         out = peer.out
+        if peer.laned:
+            alive = [entry for entry in out if entry.__class__ is bytes or not entry.void]
+            size = sum(len(entry) if entry.__class__ is bytes else len(entry.frame or b"") for entry in alive)
+            peer.judged, peer.judged_bytes = len(out), size
+            return len(alive), size
         if peer.judged > len(out):
             peer.judged = 0
             peer.judged_bytes = 0
-        size = peer.judged_bytes
-        for entry in out[peer.judged :]:
-            if entry.__class__ is bytes:
-                size += len(entry)
-            elif isinstance(entry, Laned):
-                size += len(entry.frame)
-            elif isinstance(entry, Call):
-                size += len(entry.frame or b"")
+        peer.judged_bytes += sum(map(len, out[peer.judged :]))
         peer.judged = len(out)
-        peer.judged_bytes = size
+        return len(out), peer.judged_bytes
 
     def next_at(self) -> float:
         """Return when the next queue runs out of time (monotonic; inf: none)."""
@@ -118,7 +115,8 @@ class Queues:
         """Close those that stayed critical for the whole countdown, or full without taking anything."""
         limit = self._board.settings.timing.critical
         for peer in [p for p in self._critical if p.critical_at + limit <= now]:
-            self._close(peer, len(peer.out), peer.judged_bytes, "critical", now=now)
+            messages, size = self.measure(peer)
+            self._close(peer, messages, size, "critical", now=now)
         for peer in [p for p, (_, since) in self._full.items() if since + self._patience_s <= now]:
             self.judge(peer, now=now)
 
@@ -178,6 +176,7 @@ class Queues:
 
     def _overrun(self, peer: Peer) -> None:
         """More waited than may wait: what is lost is lost aloud, by `resumed:false`."""
+        self._board.counts["overruns"] += not peer.overrun
         peer.overrun = True
         held = [e for e in peer.out if isinstance(e, Call) and not e.void]
         peer.drop_queue()
@@ -189,4 +188,3 @@ class Queues:
         if held and peer.link is None:
             peer.laned = True
             peer.out.extend(held)
-        self._board.counts["overruns"] += 1

@@ -120,15 +120,15 @@ def read_publish(params: msgspec.Raw) -> Publish | Refused:
         return decode_publish(params)
     except msgspec.DecodeError:
         pass
-    refused = read_params("event.publish", bytes(params))
-    if isinstance(refused, Refused):
-        return refused
     try:
         values = _decode_positions(params)
+        if len(values) > len(_POSITIONS):
+            return Refused(E_INVALID_PARAMS, "invalid_params", field="params")
         body = b",".join(b'"%b":%b' % (name.encode(), value) for name, value in zip(_POSITIONS, values, strict=False))
         return decode_publish(b"{" + body + b"}")
     except msgspec.DecodeError:
-        return Refused(E_INVALID_PARAMS, "invalid_params", field="params")
+        found = read_params("event.publish", bytes(params))
+        return found if isinstance(found, Refused) else Refused(E_INVALID_PARAMS, "invalid_params", field="params")
 
 
 def _plain(data: Any) -> dict[str, Any]:

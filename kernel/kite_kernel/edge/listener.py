@@ -272,7 +272,7 @@ class Door:
         """Answer a refused request; one line a minute for each address and cause."""
         self.hand.hub.board.log_seldom(
             "info",
-            "request_refused",
+            "refused",
             f"{addr} {refusal.status}",
             f"[kernel] request refused: {refusal.why}",
             now=trio.current_time(),

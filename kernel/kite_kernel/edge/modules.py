@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from kite_kernel.edge.hand import Hand
     from kite_kernel.edge.port import Port
 
+_FLOOD: Final = 64  # refused for overload in one read batch
+_FLOOD_REST_S: Final = 0.01
 _HEADER: Final = 6  # bytes of a masked header of a short frame: two and the mask
 
 
@@ -72,8 +74,18 @@ class ModulePlane:
                 if ended is not None:
                     return ended
                 hand.settle()
+                await self._slow_down(link)
             data = await wire.receive()
         return None, False
+
+    @staticmethod
+    async def _slow_down(link: Link) -> None:
+        """Leave a flooder's bytes in its own socket for a moment; its answers wait no longer than that either."""
+        peer = link.peer
+        if peer is not None and peer.overloads:
+            if peer.overloads >= _FLOOD:
+                await trio.sleep(_FLOOD_REST_S)
+            peer.overloads = 0
 
     def _feed(self, wire: Wire, link: Link, codec: Codec, data: bytes, now: float) -> tuple[int | None, bool] | None:
         """Give what arrived to the hub. Returns: how the peer ended, if it did."""

@@ -35,7 +35,7 @@ def subscribe(hub: Hub, ask: Ask) -> Answer:
     if isinstance(patterns, Refused):
         return patterns
     policy = ask.params.get("policy", "close")
-    queue = ask.params.get("queue", _LANE_EVENTS)
+    queue = ask.params.get("queue", min(_LANE_EVENTS, hub.settings.queue_messages))
     if policy not in _POLICIES:
         return Refused(E_INVALID_PARAMS, "invalid_params", field="policy")
     if not 1 <= queue <= hub.settings.queue_messages:

@@ -53,7 +53,7 @@ def get_connection_stats(hub: Hub, ask: Ask) -> Answer:
 
 
 def _stats(hub: Hub, peer: Peer, now: float) -> dict[str, Any]:
-    hub.queues.measure(peer)
+    messages, size = hub.queues.measure(peer)
     quality = hub.quality(peer, now=now)
     return {
         "module_id": peer.id,
@@ -63,7 +63,7 @@ def _stats(hub: Hub, peer: Peer, now: float) -> dict[str, Any]:
         "score": quality["score"],
         "ping": peer.pulse.told(),
         "reconnects": quality["reconnects"],
-        "queue": {"messages": len(peer.out), "bytes": peer.judged_bytes, "pressure": LEVELS[peer.pressure]},
+        "queue": {"messages": messages, "bytes": size, "pressure": LEVELS[peer.pressure]},
         "frames_in": peer.frames_in + peer.received,
         "frames_out": peer.frames_out + peer.sent,
         "bytes_in": peer.bytes_in,
