@@ -107,15 +107,14 @@ def parse(name: str, rest: Sequence[str]) -> tuple[ModuleType, argparse.Namespac
         room.add_parser(subparsers)
         for chosen in subparsers.choices.values():
             add_common(chosen)
-        words = [name, *rest]
+        args, unknown = parser.parse_known_args([name, *rest])
     else:
         parser = Parser(
             prog=f"kite {name}", description=command.says, epilog=f"example: {command.example}", allow_abbrev=False
         )
         room.add_arguments(parser)
         add_common(parser)
-        words = list(rest)
-    args, unknown = parser.parse_known_args(words)
+        args, unknown = parser.parse_known_intermixed_args(list(rest))
     if unknown:
         _refuse_unknown(parser, name, unknown)
     return room, args

@@ -43,6 +43,8 @@ def _here() -> str:
 async def connected(target: Target, *, name: str = "") -> AsyncGenerator[Kite, None]:
     """Connect for the time of the block. Raises: Failure 3, 69, 77."""
     logging.getLogger("kite").setLevel(logging.CRITICAL)  # a command has its own words for what goes wrong
+    if _is_over(target):
+        _nobody(target, "")
     settings = Settings(
         url=target.url,
         token=target.token,
@@ -72,9 +74,14 @@ def _refused(target: Target, error: NotConnected) -> NoReturn:
 
 def _nobody(target: Target, reason: str) -> NoReturn:
     """Say that no kernel answered: nothing runs, or it runs and does not answer."""
-    if target.state_dir and not is_alive(target.pid) and not _launcher_lives(target.state_dir):
+    if _is_over(target):
         raise Failure(NOTHING, f"nothing is running in {target.state_dir}", "start it with `kite up -d`")
     raise Failure(UNAVAILABLE, f"the kernel at {target.url} does not answer ({reason})", "see `kite status`")
+
+
+def _is_over(target: Target) -> bool:
+    """Say whether neither the kernel of a state directory lives nor a launcher that could start another."""
+    return bool(target.state_dir and not is_alive(target.pid) and not _launcher_lives(target.state_dir))
 
 
 def _launcher_lives(state_dir: str) -> bool:
