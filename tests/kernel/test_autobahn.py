@@ -1,4 +1,4 @@
-"""The frame codec against the Autobahn cases, groups 1-7, 9 and 10, each over a real socket."""
+"""Door, wire and codec of a real kernel against the Autobahn cases, groups 1-7, 9 and 10, each over a real socket."""
 
 from __future__ import annotations
 
