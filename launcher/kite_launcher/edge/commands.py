@@ -43,7 +43,7 @@ class Commands:
         down: Callable[[str, float | None], Awaitable[dict[str, Any]]],
         reload: Callable[[bool, str], Awaitable[dict[str, Any]]],
         upgrade: Callable[[dict[str, Any]], Awaitable[dict[str, Any]]],
-        token: Callable[[str], str | None],
+        token: Callable[[str], Awaitable[str | None]],
         file_changed: Callable[[], Awaitable[bool]],
     ) -> None:
         self._house, self._units = house, units
@@ -286,7 +286,7 @@ class Commands:
         name = params.get("name")
         if not isinstance(name, str):
             raise RefusedError(EXIT_USAGE, "name: the name of a module is needed")
-        token = self._token(name)
+        token = await self._token(name)
         if token is None:
             near = difflib.get_close_matches(name, self._units, 1)
             raise RefusedError(EXIT_USAGE, f"no module {name!r}", f"did you mean {near[0]}?" if near else "")

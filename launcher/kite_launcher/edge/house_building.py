@@ -390,7 +390,7 @@ class Launcher:
     async def _upgrade(self, params: dict[str, Any]) -> dict[str, Any]:
         raise RefusedError(EXIT_NO, "upgrade is not possible here")
 
-    def _issue_token(self, name: str) -> str | None:
+    async def _issue_token(self, name: str) -> str | None:
         if name in ("launcher", "watchdog"):
             return None
         if not self._tokens.holds(name):
@@ -400,8 +400,7 @@ class Launcher:
                 return None
             self._tokens.token(name, "module")
         token = self._tokens.issue(name)
-        self._tokens.write()
-        self._instance.signal_kernel()
+        await self._reloading.tell_tokens()
         return token
 
     # -- signals, keys, the service manager ------------------------------------------------------------------

@@ -188,6 +188,11 @@ class Reloading:
             if spec.speaks_kite:
                 instance.tokens.token(name, "module")
         instance.tokens.keep_only(frozenset(new_units))
+        await self.tell_tokens()
+
+    async def tell_tokens(self) -> None:
+        """Have the kernel read the token table again; returns when it has, or can't be asked."""
+        instance = self._instance
         instance.tokens.write()
         instance.signal_kernel()
         # Two answered calls after the signal: its handler has run before the second one is read.
