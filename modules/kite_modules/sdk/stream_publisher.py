@@ -36,25 +36,40 @@ _decode_answer = msgspec.json.Decoder(_Answer).decode
 
 
 @attrs.define(eq=False)
-class _Item:
-    frame: str
-    done: trio.Event = attrs.field(factory=trio.Event)
-    outcome: int | Exception | None = None
+class Receipt:
+    """One message under way."""
+
+    frame: str = attrs.field(repr=False)
+    _done: trio.Event = attrs.field(factory=trio.Event)
+    _outcome: int | Exception | None = None
+
+    async def wait(self) -> int:
+        """Return its number once it is safe. Raises: CallError, StreamClosed. Cancel: safe."""
+        await self._done.wait()
+        if isinstance(self._outcome, int):
+            return self._outcome
+        assert self._outcome is not None
+        raise self._outcome
+
+    async def settled(self) -> None:
+        """Wait until it was answered, whatever the answer is."""
+        await self._done.wait()
 
     def finish(self, outcome: int | Exception) -> None:
-        self.outcome = outcome
-        self.done.set()
+        """Note the answer."""
+        self._outcome = outcome
+        self._done.set()
 
 
 class Publisher:
-    """One publisher. `run` is its task; `publish` may be called by many at once."""
+    """One publisher. `run` is its task; `publish` and `send` may be called by many at once."""
 
     def __init__(self, endpoint: Endpoint, path: str, token: str | None, *, window: int) -> None:
         self._endpoint = endpoint
         self._path = path
         self._token = token
         self._room = trio.Semaphore(window)
-        self._items: OrderedDict[int, _Item] = OrderedDict()
+        self._items: OrderedDict[int, Receipt] = OrderedDict()
         self._next = 0
         self._sent = 0
         self._prefix = secrets.token_hex(8)
@@ -67,28 +82,32 @@ class Publisher:
         Args: `id` (at most 128 bytes): a repeat of it, by anyone, gets the first number. Raises: CallError when the
         store refused it, StreamClosed when the stream may not be asked again. Cancel: it may have been published.
         """
+        return await (await self.send(data, id=id)).wait()
+
+    async def send(self, data: str, *, id: str | None = None) -> Receipt:
+        """Put one message on its way, behind those that were sent before; wait only while the window is full.
+
+        Raises: StreamClosed. Cancel: nothing was sent.
+        """
         if not isinstance(data, str):
             raise TypeError(f"data must be text, not {type(data).__name__}")
         if id is not None and len(id.encode()) > MAX_ID_BYTES:
             raise ValueError(f"id must have at most {MAX_ID_BYTES} bytes")
-        async with self._room:
-            if self._closed is not None:
-                raise self._closed
-            frame = {"id": id if id is not None else f"{self._prefix}-{self._next}", "data": data}
-            item = _Item(msgspec.json.encode(frame).decode())
-            self._items[self._next] = item
-            self._next += 1
-            self._news.set()
-            await item.done.wait()
-        if isinstance(item.outcome, Exception):
-            raise item.outcome
-        assert item.outcome is not None
-        return item.outcome
+        await self._room.acquire()
+        if self._closed is not None:
+            self._room.release()
+            raise self._closed
+        frame = {"id": id if id is not None else f"{self._prefix}-{self._next}", "data": data}
+        receipt = Receipt(msgspec.json.encode(frame).decode())
+        self._items[self._next] = receipt
+        self._next += 1
+        self._news.set()
+        return receipt
 
     async def flush(self) -> None:
         """Wait until everything was answered."""
         for item in list(self._items.values()):
-            await item.done.wait()
+            await item.settled()
 
     async def run(self) -> None:
         """Keep a wire until cancelled, or until the stream may not be asked again: then every `publish` is told."""
@@ -110,6 +129,7 @@ class Publisher:
         items, self._items = self._items, OrderedDict()
         for item in items.values():
             item.finish(closed)
+            self._room.release()
 
     @property
     def _answered(self) -> int:
@@ -160,6 +180,7 @@ class Publisher:
             return  # a notice
         _, item = self._items.popitem(last=False)
         item.finish(answer.seq if answer.seq is not None else _error_of(answer.error or {}))
+        self._room.release()
 
 
 def _error_of(error: dict[str, Any]) -> CallError:
