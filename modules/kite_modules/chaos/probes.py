@@ -111,6 +111,7 @@ class Wire:
         host, _, port = url.partition("://")[2].rpartition(":")
         try:
             async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._follow, where, nursery.cancel_scope)
                 self.proxy = Proxy(host, int(port))
                 through = await nursery.start(self.proxy.run)
                 settings = Settings(url=url, token=token, module_id="chaos-wire")
@@ -126,6 +127,13 @@ class Wire:
             pass
         finally:
             self.open, self.proxy = False, None
+
+    async def _follow(self, where: tuple[str, str], scope: trio.CancelScope) -> None:
+        """Leave when the instance has a kernel at another address: a fresh one, which knows nothing of this session."""
+        while True:
+            await trio.sleep(AGAIN_S)
+            if self._instance.kernel() not in (None, where):
+                scope.cancel()
 
     async def _hurry(self, retry_now: Callable[[], object]) -> None:
         """Come back at once: at a tenth of the time the debounce is shorter than the first delay of the table."""

@@ -14,7 +14,7 @@ import trio
 
 from kite_modules.chaos.deeds import Hand
 from kite_modules.chaos.look import Instance, whole
-from kite_modules.chaos.plan import CLASSES, OWN, Fault, next_fault
+from kite_modules.chaos.plan import CLASSES, Fault, Pace, next_fault
 from kite_modules.chaos.probes import Listener, Wire, read_records
 from kite_modules.chaos.verdict import (
     Breach,
@@ -43,6 +43,7 @@ class Options:
     durable: bool = False
     grace_s: float = 35.0  # seconds, not scaled
     count: int | None = None  # faults, instead of a time
+    free: Sequence[str] = ()  # targets whose restart budget has no end
     early: bool = False  # hit before everything is whole again: every phase of a start is met
 
 
@@ -83,8 +84,8 @@ class Chaos:
         self._listener, self._wire = Listener(instance), Wire(instance)
         self._hand = hand(instance, self._wire)
         self._random = random.Random(options.seed)
+        self._pace = Pace(options.free)
         self._fault = 0
-        self._kernel_is_hit = False
 
     async def run(self) -> Report:
         """Hurt the instance for the time that was asked for. Cancel: undoes what is held."""
@@ -110,7 +111,10 @@ class Chaos:
                 scale=options.scale,
             )
             await trio.sleep(fault.pause_s)
-            await self._one(fault)
+            if self._pace.allows(fault, now=trio.current_time()):
+                await self._one(fault)
+            else:
+                self.report.faults.append((fault, 0.0, "its restart budget would be used up"))
 
     async def _one(self, fault: Fault) -> None:
         verb, target = fault.what.split()[0], fault.target
@@ -238,6 +242,3 @@ class Chaos:
     def _breach(self, invariant: str, evidence: str) -> None:
         self.report.breaches.append(Breach(invariant, evidence, self._fault))
         self._say(f"      BROKEN: {invariant}: {evidence}")
-
-
-__all__ = ["OWN", "Chaos", "Options", "Report"]

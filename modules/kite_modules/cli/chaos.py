@@ -134,6 +134,7 @@ def _run_scratch(args: argparse.Namespace, seed: int, classes: tuple[str, ...] |
             modules=("alpha", "beta", "plain"),
             durable=True,
             grace_s=12.0,
+            free=("launcher", "alpha", "beta", "plain"),
             count=kills,
             early=bool(kills),
         )
