@@ -57,7 +57,9 @@ class Stage:
     def set_tokens(self, **more: str) -> None:
         """Give the kernel the tokens of everybody (and `more`), as a reread file would."""
         self.tokens |= more
-        rows = {name: (ROLES.get(name, "module"), (token,)) for name, token in self.tokens.items()}
+        rows: dict[str, tuple[str, tuple[str, ...]]] = {
+            name: (ROLES.get(name, "module"), (token,)) for name, token in self.tokens.items()
+        }
         self.kernel.use_tokens(Tokens(rows))
 
     async def stranger(self, path: str = "/ws", headers: Iterable[tuple[str, str]] | None = None) -> RawPeer:
@@ -130,7 +132,7 @@ async def stage(*ready: str, config: dict[str, Any] | None = None) -> AsyncItera
             (listener,) = await trio.open_tcp_listeners(0, host="127.0.0.1")
             raw = listener.socket
             nursery.start_soon(run, kernel)
-            kernel.listen(raw._sock)
+            kernel.listen(raw._sock)  # type: ignore[attr-defined]
             stack.callback(raw.close)
             async with trio.open_nursery() as clients:
                 on = Stage(kernel, raw.getsockname()[1], clients, logs)

@@ -13,7 +13,7 @@ from tests.support.stage import Stage, stage
 
 from kite_kernel.core.queues import CRITICAL
 
-AUTH = {"jsonrpc": "2.0", "id": 1, "method": "auth"}
+AUTH: dict[str, Any] = {"jsonrpc": "2.0", "id": 1, "method": "auth"}
 
 
 async def farewell(peer: RawPeer) -> tuple[int | None, list[Any]]:
@@ -22,7 +22,7 @@ async def farewell(peer: RawPeer) -> tuple[int | None, list[Any]]:
     return closed.code, peer.take()
 
 
-FIRST_FRAMES = {
+FIRST_FRAMES: dict[str, Any] = {
     "noise": "x",
     "another method": {"jsonrpc": "2.0", "id": 1, "method": "registry.list_modules", "params": {}},
     "notification": {"jsonrpc": "2.0", "method": "auth", "params": {"token": "token-of-a-0123456789"}},

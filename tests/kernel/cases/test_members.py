@@ -60,17 +60,18 @@ async def test_w29_ready_counts_only_after_subscribe_and_register() -> None:
     async with stage("a") as on:
         d = await on.connect("d")
         state = d.session["state"]
+        steps: dict[str, dict[str, Any]] = {
+            "event.publish": {"event": "module.ready", "data": {}},
+            "registry.register": {"methods": ["x"]},
+            "event.subscribe": {"events": []},
+        }
         for step, now in (
             ("event.publish", "connected"),
             ("registry.register", "connected"),
             ("event.publish", "connected"),
             ("event.subscribe", "registered"),
         ):
-            params: dict[str, Any] = {
-                "event.publish": {"event": "module.ready", "data": {}},
-                "registry.register": {"methods": ["x"]},
-                "event.subscribe": {"events": []},
-            }[step]
+            params = steps[step]
             if step == "event.publish":
                 await d.notify(step, params)
                 await d.settle()

@@ -318,7 +318,7 @@ async def test_x42_storms_of_resets_leave_tables_and_descriptors_as_they_were() 
     async with stage("c") as on:
         operator = await on.operator()
         await on.check_bystanders()
-        before = (len(on.hub.board.peers), len(on.hub.strangers), on.kernel.door.open_connections)
+        before = (len(on.hub.board.peers), len(on.hub.gate.strangers), on.kernel.door.open_connections)
         for n in range(300):
             peer = await on.stranger()
             await peer.auth(on.tokens["o"], f"guest-{n}")
@@ -328,7 +328,7 @@ async def test_x42_storms_of_resets_leave_tables_and_descriptors_as_they_were() 
             await peer.stream.aclose()
         await trio.sleep(7)
         await operator.settle()
-        assert (len(on.hub.board.peers), len(on.hub.strangers), on.kernel.door.open_connections) == before
+        assert (len(on.hub.board.peers), len(on.hub.gate.strangers), on.kernel.door.open_connections) == before
 
 
 async def test_x43_compression_is_not_agreed_on_so_its_bit_is_a_fault() -> None:

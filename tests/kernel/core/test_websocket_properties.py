@@ -148,7 +148,8 @@ def _as_event(event: object) -> Event:
             return Pong(bytes(payload))
         case CloseConnection(code=code, reason=reason):
             return Closed(code, reason or "")
-    raise AssertionError(event)
+        case _:
+            raise AssertionError(event)
 
 
 @settings(max_examples=150, deadline=None)
