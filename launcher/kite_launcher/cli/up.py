@@ -158,6 +158,7 @@ def _settle(instance: Instance, spec: InstanceSpec, deadline: float) -> int:
     while True:
         now: dict[str, Any] = status.gather(instance)
         if now.get("state") == "ok":
+            say(status.lines(now)[0])
             return OK
         if time.monotonic() >= patience or now.get("state") in ("failed", "stopped"):
             break

@@ -76,7 +76,9 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
     found = Lab(folder)
     done = found.sh("$KITE up -d 7</dev/null 9</dev/null | cat; exit ${PIPESTATUS[0]}")
     try:
-        assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+        assert (done.returncode, done.stderr) == (0, "")
+        (line,) = done.stdout.splitlines()
+        assert "lab: everything as wanted" in line
         yield found
     finally:
         found.sh("$KITE down")
