@@ -5,6 +5,7 @@ Only what goes through it is hurt; nobody else's connection is touched. Source: 
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Final
 
 import trio
@@ -27,7 +28,7 @@ class Proxy:
     async def run(self, *, task_status: trio.TaskStatus[int]) -> None:
         """Listen on a free loopback port until cancelled; reports the port."""
         async with trio.open_nursery() as nursery:
-            listeners = await nursery.start(trio.serve_tcp, self._relay, 0)
+            listeners = await nursery.start(partial(trio.serve_tcp, self._relay, 0, host="127.0.0.1"))
             self.port = int(listeners[0].socket.getsockname()[1])
             task_status.started(self.port)
 

@@ -8,8 +8,10 @@ not. Source: spec 60-watchdog; 05-surface §3.
 from __future__ import annotations
 
 import argparse
+import logging
 import os
 import tomllib
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -94,7 +96,7 @@ def _run_own(args: argparse.Namespace, seed: int, classes: tuple[str, ...] | Non
         classes=classes or tuple(name for name in CLASSES if name not in RUDE),
         modules=tuple(row["name"] for row in status["modules"] if row["state"] == "running"),
     )
-    report = _chaos(instance, options, clock_file=None)
+    report = _chaos(instance, options, show=_shown(args), clock_file=None)
     report.unchecked["nothing left after the stop"] = "not stopped"
     return _verdict(args, report, [])
 
@@ -123,7 +125,7 @@ def _run_scratch(args: argparse.Namespace, seed: int, classes: tuple[str, ...] |
             if (name != "fill disk" or made.has_small_disk) and (name != "step clock" or made.clock_file)
         ]
         if args.keep:
-            say(f"folder {made.folder}")
+            _shown(args)(f"folder {made.folder}")
         if trouble := made.up():
             raise Failure(NO, f"the scratch instance does not come up: {trouble}")
         options = Options(
@@ -138,7 +140,14 @@ def _run_scratch(args: argparse.Namespace, seed: int, classes: tuple[str, ...] |
             count=kills,
             early=bool(kills),
         )
-        report = _chaos(made.instance, options, clock_file=made.clock_file, revive=made.up, judge_end=made.down)
+        report = _chaos(
+            made.instance,
+            options,
+            show=_shown(args),
+            clock_file=made.clock_file,
+            revive=made.up,
+            judge_end=made.down,
+        )
         report.notes += [f"not possible here: {name}" for name in chosen if name not in possible]
     return _verdict(args, report, measured)
 
@@ -152,14 +161,20 @@ def _timelines(args: argparse.Namespace, scale: float, names: str) -> list[Any]:
     with scratch(scale=scale, keep=args.keep) as made:
         if trouble := made.up():
             raise Failure(NO, f"the scratch instance does not come up: {trouble}")
-        shown = (lambda _: None) if args.json else say
-        return trio.run(run_all, made, scale, names, shown)
+        logging.getLogger("kite").setLevel(logging.CRITICAL)
+        return trio.run(run_all, made, scale, names, _shown(args))
+
+
+def _shown(args: argparse.Namespace) -> Callable[[str], None]:
+    """Where lines on the way go: with --json stdout is one document and nothing else."""
+    return (lambda _: None) if args.json else say
 
 
 def _chaos(
     instance: Instance,
     options: Options,
     *,
+    show: Callable[[str], None],
     clock_file: Path | None,
     revive: Any = None,
     judge_end: Any = None,
@@ -169,8 +184,9 @@ def _chaos(
     from kite_modules.chaos.deeds import Hand
     from kite_modules.chaos.run import Chaos
 
-    say(f"seed {options.seed}: {', '.join(options.classes)}")
-    chaos = Chaos(instance, options, say=say, hand=partial(Hand, clock_file=clock_file), revive=revive)
+    logging.getLogger("kite").setLevel(logging.CRITICAL)  # the witnesses' own ups and downs are no news here
+    show(f"seed {options.seed}: {', '.join(options.classes)}")
+    chaos = Chaos(instance, options, say=show, hand=partial(Hand, clock_file=clock_file), revive=revive)
     report = trio.run(chaos.run)
     if judge_end is not None:
         trouble = judge_end()

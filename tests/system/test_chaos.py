@@ -1,0 +1,60 @@
+"""`scripts/chaos` as a person runs it: the timelines at a tenth, and a few seconds of faults with their verdict."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+CHAOS = [sys.executable, "-P", "-m", "kite_modules.cli.main", "chaos"]
+
+
+def _chaos(*words: str, within_s: float = 110.0) -> subprocess.CompletedProcess[str]:
+    environ = {k: v for k, v in os.environ.items() if not k.startswith("KITE_")}
+    done = subprocess.run(
+        [*CHAOS, *words], capture_output=True, text=True, timeout=within_s, check=False, env=environ, cwd="/"
+    )
+    assert "Traceback" not in done.stdout + done.stderr, done.stderr
+    return done
+
+
+def _document(done: subprocess.CompletedProcess[str]) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    assert found["schema"] == 1
+    return found
+
+
+def test_timelines_a_d_and_e_hold_and_are_printed_beside_what_is_promised() -> None:
+    done = _chaos("--scratch", "--timelines", "ADE")
+    print(done.stdout)  # noqa: T201 - the measured times beside the promised ones
+    assert done.returncode == 0, done.stdout + done.stderr
+    for name in "ADE":
+        assert f"\n{name}: " in f"\n{done.stdout}"
+    assert done.stdout.count("promised") >= 6
+    assert "BROKEN" not in done.stdout
+
+
+def test_a_few_seconds_of_faults_break_nothing() -> None:
+    classes = "kill module,kill kernel,kill watchdog,cut wire,tear wire,stop kernel"
+    done = _chaos("--scratch", "--seconds", "4", "--seed", "5", "--faults", classes, "--json")
+    report = _document(done)
+    assert report["held"] is True, report
+    assert done.returncode == 0
+    assert set(report["invariants"].values()) == {"held"}
+    assert [fault for fault in report["faults"] if not fault["skipped"]]
+
+
+def test_a_running_instance_is_not_hurt_unless_one_says_yes(tmp_path: Path) -> None:
+    (tmp_path / "kite.toml").write_text("[kernel]\nport = 0\n", "utf-8")
+    done = _chaos("--config", str(tmp_path / "kite.toml"))
+    assert done.returncode in (3, 64)
+    assert done.stdout == ""
+
+
+def test_an_unknown_fault_is_refused_by_name() -> None:
+    done = _chaos("--scratch", "--faults", "kill everything")
+    assert done.returncode == 64
+    assert "kill everything" in done.stderr
