@@ -42,6 +42,9 @@ is here in 0.1 s, and no reader that has to parse it keeps up with that.
 PATIENCE_S: Final = 3.0
 """All such pauses of one stream together; used up, a full queue means the cut at once."""
 
+PATIENCE_LEAST_S: Final = 0.001
+"""Less than this is none: a clock may not even show it."""
+
 PATIENCE_REFILL: Final = 0.1
 """Of the time that passes: slow readers cost a publisher no more than a tenth of it in the long run."""
 
@@ -92,7 +95,7 @@ class Channel:
         Args: `patient`: the caller awaits `ease` next.
         """
         stream = self.stream
-        patient = patient and self._left_s() > 0
+        patient = patient and self._left_s() >= PATIENCE_LEAST_S
         for subscriber in tuple(stream.subscribers):
             subscriber.hand.flush(patient=patient)
         floor = min((wire.at.cursor + 1 for wire in self._lagging), default=None)
@@ -131,7 +134,7 @@ class Channel:
                 await self._eased.wait()
             now = trio.current_time()
             self._patience_s -= now - began_at
-            is_over = self._left_s() <= 0
+            is_over = self._left_s() < PATIENCE_LEAST_S
             for wire in tuple(self._lagging):
                 if is_over or now - wire.took_at >= PAUSE_S:
                     wire.cut_slow()
