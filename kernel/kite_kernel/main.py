@@ -199,6 +199,8 @@ class _Start:
             for sock in everything:
                 running.listen(sock)
             tune_collector()
+            if self.args.tokens_fd is not None:  # only a launcher gives tokens this way
+                running.expect_launcher()
             self._say_ready(first, tls is not None)
             await kernel.run(running)
 

@@ -57,6 +57,14 @@ class Kernel:
         self.hub.stop(reason, now=trio.current_time())
         self.hand.settle()
 
+    def expect_launcher(self) -> None:
+        """A launcher started this kernel: should it die before it ever connects, its grace runs all the same.
+
+        Without this nobody would end such a kernel: no wire is cut, so no clock would begin. Source: 20-kernel §2.
+        """
+        if not self.hub.settings.standalone:
+            self.hand.scopes.arm("launcher", "launcher", self.hub.settings.timing.launcher_grace)
+
     def listen(self, listener: socket.socket) -> None:
         """Serve one more listening socket."""
         self.nursery.start_soon(self.door.serve, listener)
