@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
-import sqlite3
 import statistics
 import tempfile
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from disk import plain_file, plain_sqlite
 from servers import running
 from wire import IDS, READ_BYTES, Client, frame, module, split
 
@@ -87,33 +86,6 @@ def _fill(client: Client, count: int) -> None:
                 client.rest += client.sock.recv(READ_BYTES)
 
 
-def _plain_sqlite(folder: Path, seconds: float) -> float:
-    """One writer, one row and one transaction at a time, synchronous=FULL."""
-    with contextlib.closing(sqlite3.connect(folder / "plain.db", isolation_level=None)) as connection:
-        connection.execute("PRAGMA journal_mode=WAL")
-        connection.execute("PRAGMA synchronous=FULL")
-        connection.execute("CREATE TABLE rows (key INTEGER PRIMARY KEY, value TEXT)")
-        done, began = 0, time.perf_counter()
-        while time.perf_counter() - began < seconds:
-            connection.execute("INSERT OR REPLACE INTO rows VALUES (?, ?)", (done % IN_FLIGHT, "x" * 300))
-            done += 1
-        return done / (time.perf_counter() - began)
-
-
-def _plain_file(folder: Path, seconds: float) -> float:
-    """One writer, one fsync a record."""
-    descriptor = os.open(folder / "plain.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-    try:
-        done, began = 0, time.perf_counter()
-        while time.perf_counter() - began < seconds:
-            os.write(descriptor, b"x" * 300)
-            os.fsync(descriptor)
-            done += 1
-        return done / (time.perf_counter() - began)
-    finally:
-        os.close(descriptor)
-
-
 def facts(plan: Plan) -> list[Row]:
     """Guarded writes per second, and how flat they stay."""
     many = MANY // 10 if plan.quick else MANY
@@ -133,8 +105,8 @@ def facts(plan: Plan) -> list[Row]:
                 rates[name].append(load.rate(plan.seconds))
             place = folder / f"plain-{number}"
             place.mkdir()
-            rates["sqlite"].append(_plain_sqlite(place, plan.seconds / 2))
-            rates["file"].append(_plain_file(place, plan.seconds / 2))
+            rates["sqlite"].append(plain_sqlite(place, plan.seconds / 2))
+            rates["file"].append(plain_file(place, plan.seconds / 2))
     medians = {name: statistics.median(values) for name, values in rates.items()}
     print(f"\nguarded writes, {IN_FLIGHT} in flight, each safe before its answer")
     print(f"  100 records        {medians['few']:>10,.0f} writes/s")

@@ -141,14 +141,15 @@ def fanout(hub: Hub, tokens: dict[str, str], seconds: float, in_flight: int = 1,
 class Fan:
     """One publisher and its subscribers; counts every delivery by the event's name in the bytes."""
 
-    def __init__(self, publisher: Client, subscribers: list[Client]) -> None:
+    def __init__(self, publisher: Client, subscribers: list[Client], tick: bytes = b"", mark: bytes = MARK) -> None:
         self.publisher = publisher
         self.subscribers = {client.fileno(): client for client in subscribers}
         self.poll = select.epoll()
         for number in (*self.subscribers, publisher.fileno()):
             self.poll.register(number, select.EPOLLIN)
         self.tails = dict.fromkeys(self.subscribers, b"")
-        self.tick = frame(TICK % TEXT.encode())
+        self.tick = tick or frame(TICK % TEXT.encode())
+        self.mark = mark
         self.latencies_s: list[float] = []
 
     def settle(self) -> None:
@@ -171,8 +172,8 @@ class Fan:
             if not data:
                 raise Stalled("fan-out: connection ended")
             if number in self.tails:
-                count += (self.tails[number] + data).count(MARK)
-                self.tails[number] = data[-len(MARK) + 1 :]
+                count += (self.tails[number] + data).count(self.mark)
+                self.tails[number] = data[-len(self.mark) + 1 :]
             if PING in data:
                 client.sock.sendall(PONG)
         return count

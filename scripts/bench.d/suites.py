@@ -13,6 +13,7 @@ import loads
 from crowd import Crowd
 from facts import facts
 from servers import Hub, running
+from streams import streams
 from wire import module
 
 if TYPE_CHECKING:
@@ -210,5 +211,6 @@ ALL: dict[str, Callable[[Plan], list[Row]]] = {
     "idle": idle,
     "beside": beside,
     "slow": slow,
+    "streams": streams,
     "facts": facts,
 }

@@ -59,11 +59,12 @@ def split(buffer: bytes) -> tuple[list[bytes], bytes]:
 class Client:
     """A blocking connection for what happens before and between measurements."""
 
-    def __init__(self, port: int, source: str = "127.0.0.1") -> None:
-        self.sock = socket.create_connection(("127.0.0.1", port), timeout=30, source_address=(source, 0))
+    def __init__(self, port: int, path: str = "/ws", headers: tuple[tuple[str, str], ...] = ()) -> None:
+        self.sock = socket.create_connection(("127.0.0.1", port), timeout=30)
         self.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.rest = b""
-        self.sock.sendall(UPGRADE)
+        more = "".join(f"{name}: {value}\r\n" for name, value in headers).encode()
+        self.sock.sendall(UPGRADE.replace(b"/ws", path.encode(), 1)[:-2] + more + b"\r\n")
         head = b""
         while b"\r\n\r\n" not in head:
             data = self.sock.recv(4096)
