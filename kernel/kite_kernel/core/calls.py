@@ -121,7 +121,7 @@ class Calls:
         known = callee.methods.get(name)
         if known is None:
             near = [f"{callee.id}.{other}" for other in nearest(name, callee.methods)]
-            self._refuse(caller, ident, sink, E_METHOD_NOT_FOUND, "unknown_method", module_id=callee.id, near=near)
+            self._refuse(caller, ident, sink, E_METHOD_NOT_FOUND, "unknown_method", module_id=callee.id, nearest=near)
             return
         limit = board.settings.max_in_flight
         if callee.working >= limit or len(caller.calls) >= limit:

@@ -190,7 +190,7 @@ class Hub:
             self._reply(peer, ident, sink)(error(ident, E_INVALID_REQUEST, "already_authenticated"))
         else:
             names = nearest(method, METHODS)
-            self._reply(peer, ident, sink)(error(ident, E_METHOD_NOT_FOUND, "unknown_method", near=names))
+            self._reply(peer, ident, sink)(error(ident, E_METHOD_NOT_FOUND, "unknown_method", nearest=names))
 
     def _own(self, peer: Peer, frame: Envelope, method: str, now: float, sink: Sink) -> None:
         """Answer one of the kernel's own methods."""
@@ -202,7 +202,7 @@ class Hub:
         handler = self.handlers.get(method)
         if handler is None:
             names = nearest(method, self.handlers)
-            reply(error(ident, E_METHOD_NOT_FOUND, "unknown_method", near=names))
+            reply(error(ident, E_METHOD_NOT_FOUND, "unknown_method", nearest=names))
             return
         if now - self.board.last_call_at > self.settings.timing.rpc_active_s:
             self.liveness.call_began(now)

@@ -72,7 +72,7 @@ def test_an_unknown_method_names_the_nearest() -> None:
     c = hub.ready("c", methods=["resize", "rotate", "upload"])
     error = a.ask("c.resise")["error"]
     assert error["code"] == -32601
-    assert error["data"]["near"][0] == "c.resize"
+    assert error["data"]["nearest"][0] == "c.resize"
     assert c.frames() == []
 
 
