@@ -10,8 +10,9 @@ import os
 import random
 import secrets
 import time
+from typing import Any
 
-from websockets.asyncio.client import connect
+from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed
 
 NEVER = {1000, 1002, 1003, 1007, 1008, 1009, 1010, 4001, 4003, 4004, 4010}
@@ -26,7 +27,7 @@ def token() -> str:
         return file.read().strip()
 
 
-def answer(message: dict) -> dict:
+def answer(message: dict[str, Any]) -> dict[str, Any]:
     params = message.get("params", {})
     if message["method"].endswith("health"):
         return {"result": {"status": "ok"}}
@@ -35,10 +36,10 @@ def answer(message: dict) -> dict:
     return {"result": params["a"] + params["b"]}
 
 
-async def live(ws, secret: str) -> bool:
+async def live(ws: ClientConnection, secret: str) -> bool:
     """Serve one connection; returns True when told to end for good."""
 
-    async def send(**frame) -> None:
+    async def send(**frame: Any) -> None:
         await ws.send(json.dumps({"jsonrpc": "2.0", **frame}))
 
     await send(id=1, method="auth", params={"token": secret, "instance": INSTANCE, "protocol": 2})
@@ -59,7 +60,7 @@ async def live(ws, secret: str) -> bool:
                 ack = {"event": "module.shutdown_ack", "data": {"module_id": me}}
                 await send(method="event.publish", params=ack)
                 await ws.close(1000)
-                return data["reason"] != "kernel_stop"
+                return bool(data["reason"] != "kernel_stop")
     return False
 
 
