@@ -1,4 +1,4 @@
-"""Yardstick of streams: the users' hub (numbers, ring, replay) on `websockets` and uvloop, its fan-out by `broadcast`."""
+"""Yardstick of streams: the users' hub (numbers, ring) on `websockets` and uvloop, its fan-out by `broadcast`."""
 
 from __future__ import annotations
 

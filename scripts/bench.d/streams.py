@@ -1,4 +1,4 @@
-"""Streams: 1 to 100 fan-out beside the users' hub on websockets + uvloop; durable publishes beside SQLite and a file."""
+"""Streams: 1 to 100 fan-out beside a hub on websockets + uvloop; durable publishes beside SQLite and a file."""
 
 from __future__ import annotations
 
