@@ -1,6 +1,6 @@
 """scripts/bench: Kite and yardstick hubs side by side in one run, one core for the server, one load client for all.
 
-    scripts/bench [rpc|fanout|connect|idle|beside|slow|facts|streams|all ...] [--quick] [--rounds N] [--seconds S] [--hubs A,B]
+    scripts/bench [rpc|fanout|connect|idle|beside|slow|facts|streams|all ...] [--quick] [--rounds N] [--seconds S]
 
 Ratios are medians over the rounds, taken in turn so that a slow minute of the machine meets every hub alike.
 """
