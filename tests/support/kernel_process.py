@@ -29,7 +29,7 @@ class KernelProcess:
         standalone: bool = True,
     ) -> None:
         self.folder = folder
-        self._standalone = ["--standalone"] if standalone else []  # else the launcher rule holds
+        self._standalone: list[str] = ["--standalone"] if standalone else []  # else the launcher rule holds
         self.tokens = {name: f"{name}-{os.urandom(12).hex()}" for name in roles}
         rows = [f'["{name}"]\ntoken = "{self.tokens[name]}"\nrole = "{role}"\n' for name, role in roles.items()]
         self._tokens_file = folder / "tokens.toml"
@@ -44,7 +44,7 @@ class KernelProcess:
     def start(self) -> None:
         """Start it and wait until it accepts connections."""
         reading, writing = os.pipe()
-        command = [sys.executable, "-P", "-m", "kite_kernel.main", *self._standalone, "--config", self._config_file]
+        command: list[str | Path] = [sys.executable, "-P", "-m", "kite_kernel.main", *self._standalone, "--config", self._config_file]
         command += ["--state-dir", self.folder / "state", "--tokens", self._tokens_file, "--port", str(self._port)]
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(

@@ -100,7 +100,7 @@ class ScriptedKernel:
         try:
             async with trio.open_nursery() as nursery:
                 self._scope = nursery.cancel_scope
-                request = await trio_websocket.wrap_server_stream(nursery, stream)  # type: ignore[arg-type]
+                request = await trio_websocket.wrap_server_stream(nursery, stream)
                 self._server = await request.accept()
                 await self._converse(nursery, self._server)
                 nursery.cancel_scope.cancel()

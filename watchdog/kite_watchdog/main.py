@@ -20,16 +20,17 @@ import attrs
 import trio
 
 from kite_watchdog.core.frames import Event
-from kite_watchdog.core.link import Decision
 from kite_watchdog.core.options import OPTIONS_BYTES_MAX, Options, OptionsError, decode_options
+from kite_watchdog.core.reconnect import Decision
 from kite_watchdog.core.remedy import ASK_AFTER_S, Action, Lost, Watch, decide
 from kite_watchdog.edge.connect import OpenStream
 from kite_watchdog.edge.files import Unread, read_own
 from kite_watchdog.edge.heartbeat import Heartbeat
 from kite_watchdog.edge.instance import Instance, Outcome
 from kite_watchdog.edge.launcher import Launcher
-from kite_watchdog.edge.link import Link, Peer
+from kite_watchdog.edge.link import Link
 from kite_watchdog.edge.log import Log, make_log
+from kite_watchdog.edge.peer import Peer
 from kite_watchdog.edge.poller import Poller
 from kite_watchdog.edge.stacks import StackKeeper
 

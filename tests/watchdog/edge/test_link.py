@@ -11,9 +11,10 @@ import trio.testing
 from tests.support.scripted_kernel import Refuse, ScriptedKernel, Silence
 
 from kite_watchdog.core.frames import Event
-from kite_watchdog.core.link import Decision
-from kite_watchdog.edge.link import Link, Peer
+from kite_watchdog.core.reconnect import Decision
+from kite_watchdog.edge.link import Link
 from kite_watchdog.edge.log import Log
+from kite_watchdog.edge.peer import Peer
 
 
 class Recorder(Peer):

@@ -20,7 +20,8 @@ import trio_websocket
 from kite_watchdog._contract import CLOSE_RATE_LIMITED, E_METHOD_NOT_FOUND, INTERNAL_COOLDOWN
 from kite_watchdog.core import frames
 from kite_watchdog.core.frames import Answer
-from kite_watchdog.core.link import Decision, Session, decide
+from kite_watchdog.core.link import Session
+from kite_watchdog.core.reconnect import Decision, decide
 from kite_watchdog.edge.connect import (
     Ended,
     OpenStream,
@@ -31,6 +32,7 @@ from kite_watchdog.edge.connect import (
     open_connection,
 )
 from kite_watchdog.edge.log import Log
+from kite_watchdog.edge.peer import Peer
 
 HANDSHAKE_S: Final = 5.0  # seconds, connect and upgrade and auth each; never below one second, whatever the scale
 OUTGOING_MAX: Final = 4096  # frames waiting for the writer; beyond it calls fail at once and events are counted away
@@ -40,23 +42,6 @@ GRACE_S: Final = 2.0  # seconds that the kernel may be late with its own deadlin
 NOT_SENT: Final = Answer(error=-32001, message="not connected", outcome="not_sent", lost=True)
 NO_ANSWER: Final = Answer(error=-32003, message="no answer in time", outcome="unknown", lost=True)
 WIRE_LOST: Final = Answer(error=-32002, message="wire lost", outcome="unknown", lost=True)
-
-
-class Peer:
-    """What the link tells its owner; all calls are made from the link's own tasks and must not wait."""
-
-    def on_open(self, *, resumed: bool, kernel: dict[str, Any]) -> None:
-        """Authenticated and in step."""
-
-    def on_event(self, event: frames.Event) -> None:
-        """An event came in."""
-
-    def on_failure(self, decision: Decision) -> None:
-        """The wire was cut or could not be opened."""
-
-    def on_call(self, method: str, params: dict[str, Any]) -> Any:
-        """Answer a call. Raises: KeyError for a method that does not exist."""
-        raise KeyError(method)
 
 
 class _Pending:
@@ -359,4 +344,8 @@ class Link:
                 attempt=limited,
             )
         else:
-            self._log.info("not connected", why=ended.reason or decision.reason, again_in_s=round(decision.delay_s, 3))
+            self._log.info(
+                "not connected",
+                why=ended.reason or decision.reason,
+                again_in_s=round(decision.delay_s * self._scale, 3),
+            )
