@@ -44,7 +44,8 @@ class KernelProcess:
     def start(self) -> None:
         """Start it and wait until it accepts connections."""
         reading, writing = os.pipe()
-        command: list[str | Path] = [sys.executable, "-P", "-m", "kite_kernel.main", *self._standalone, "--config", self._config_file]
+        command: list[str | Path] = [sys.executable, "-P", "-m", "kite_kernel.main", *self._standalone]
+        command += ["--config", self._config_file]
         command += ["--state-dir", self.folder / "state", "--tokens", self._tokens_file, "--port", str(self._port)]
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
