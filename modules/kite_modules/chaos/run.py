@@ -28,6 +28,7 @@ from kite_modules.chaos.verdict import (
 
 LOOK_S: Final = 0.1  # seconds between two looks at all processes
 SLACK_S: Final = 30.0  # seconds that a busy machine may add to every promised time
+EARLY_MAX_S: Final = 3.0  # seconds after a new launcher took the lock: about half of them are still its start
 STEADY_LOOKS: Final = 2  # looks in a row that find everything well before it counts as whole
 
 
@@ -110,7 +111,7 @@ class Chaos:
                 modules=options.modules,
                 scale=options.scale,
             )
-            await trio.sleep(fault.pause_s)
+            await trio.sleep(self._random.random() * EARLY_MAX_S if options.early else fault.pause_s)
             if self._pace.allows(fault, now=trio.current_time()):
                 await self._one(fault)
             else:
