@@ -12,7 +12,7 @@ the wire: `peer.cut()` (both ends gone, as after RST), `peer.stall()` (nothing p
 from __future__ import annotations
 
 import json
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from typing import TYPE_CHECKING, Any, Self
 
 import structlog
@@ -39,7 +39,17 @@ class _Way:
         self.ended = False
         self.broken = False
         self.stalled = False
+        self.cut_after: int | None = None  # so many bytes more pass, then this way is broken
         self._changed = trio.Event()
+
+    def put(self, piece: bytes) -> None:
+        """Let bytes pass, up to the byte at which this way is to break."""
+        if self.cut_after is not None:
+            piece = piece[: self.cut_after]
+            self.cut_after -= len(piece)
+            self.broken = self.cut_after == 0
+        self.data += piece
+        self.wake()
 
     def wake(self) -> None:
         self._changed.set()
@@ -67,7 +77,7 @@ class MemoryPort:
 
     def receive_into(self, buffer: memoryview) -> int:
         way = self._in
-        if way.broken:
+        if way.broken and not way.data:
             raise ConnectionResetError
         if not way.readable:
             raise BlockingIOError
@@ -85,8 +95,7 @@ class MemoryPort:
         if room <= 0:
             raise BlockingIOError
         piece = bytes(data[:room])
-        way.data += piece
-        way.wake()
+        way.put(piece)
         return len(piece)
 
     async def wait_readable(self) -> None:
@@ -133,9 +142,8 @@ class ClientStream(trio.abc.Stream):
             if room <= 0:
                 await way.wait()
                 continue
-            way.data += rest[:room]
-            rest = rest[room:]
-            way.wake()
+            piece, rest = rest[:room], rest[room:]
+            way.put(piece)
 
     async def wait_send_all_might_not_block(self) -> None:
         await trio.lowlevel.checkpoint()
@@ -145,7 +153,7 @@ class ClientStream(trio.abc.Stream):
         way = self.incoming
         while self.deaf or not way.readable:
             await way.wait()
-        if way.broken:
+        if way.broken and not way.data:
             raise trio.BrokenResourceError
         piece = bytes(way.data[: max_bytes or 65536])
         del way.data[: len(piece)]
@@ -165,6 +173,7 @@ class Peer:
     def __init__(self, ws: WebSocketConnection, stream: ClientStream) -> None:
         self.ws = ws
         self.stream = stream
+        self.answers_pings = True
         self.hello: dict[str, Any] = {}
         self.seen: list[dict[str, Any]] = []
         self.received = 0
@@ -183,10 +192,14 @@ class Peer:
         """Return the next text frame as it came. Errors: ConnectionClosed."""
         text: str = await self.ws.get_message()
         self.received += 1
+        if self.answers_pings and '"event":"system.ping"' in text:
+            data = {"ping_time": json.loads(text)["params"]["data"]["ping_time"], "pong_time": 0}
+            with suppress(ConnectionClosed):
+                await self.say("system.pong", data)
         return text
 
     async def next(self, within_s: float = 30.0) -> dict[str, Any]:
-        """Return the next frame that is no ping; pings are not answered."""
+        """Return the next frame that is no ping."""
         with trio.fail_after(within_s):
             while True:
                 frame: dict[str, Any] = json.loads(await self.raw())

@@ -7,7 +7,6 @@ takes, and no table holds a token. Source: spec 10-wire §2, 00 §9-12, cases W-
 from __future__ import annotations
 
 import hashlib
-import hmac
 import unicodedata
 from collections import OrderedDict
 from typing import Any, Final, Literal
@@ -134,11 +133,6 @@ class Tokens:
 
 def _digest(token: str) -> bytes:
     return hashlib.sha256(token.encode("utf-8", "surrogatepass")).digest()
-
-
-def same_secret(one: str, other: str) -> bool:
-    """Compare two secrets in time that tells nothing; texts of any alphabet."""
-    return hmac.compare_digest(_digest(one), _digest(other))
 
 
 def judge_id(grant: Grant, module_id: str | None) -> str | None:

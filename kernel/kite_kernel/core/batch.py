@@ -29,7 +29,7 @@ class Batch:
         self._open += 1
 
         def fill(body: bytes) -> None:
-            if self._answers[at] is None:
+            if at < len(self._answers) and self._answers[at] is None:
                 self._answers[at] = body
                 self._open -= 1
                 self._finish()
