@@ -8,6 +8,7 @@ Ratios are medians over the rounds, taken in turn so that a slow minute of the m
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import secrets
@@ -35,7 +36,7 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, help="rounds of each load (5; 3 with --quick)")
     parser.add_argument("--seconds", type=float, help="seconds of each round (3; 1 with --quick)")
     parser.add_argument("--hubs", default=",".join(HUBS), help="which hubs, by comma")
-    parser.add_argument("--json", action="store_true", help="one JSON object on stdout instead of tables")
+    parser.add_argument("--json", action="store_true", help="one JSON object on stdout; the tables go to stderr")
     asked = parser.parse_args()
     wanted = list(suites.ALL) if "all" in asked.suites else asked.suites
     hubs = asked.hubs.split(",")
@@ -52,7 +53,8 @@ def main() -> int:
     if server_core == load_core:
         print("only one core: server and load share it, figures say little", file=sys.stderr)
     os.sched_setaffinity(0, load_core)
-    rows = [row for name in wanted for row in suites.ALL[name](plan)]
+    with contextlib.redirect_stdout(sys.stderr if asked.json else sys.stdout):
+        rows = [row for name in wanted for row in suites.ALL[name](plan)]
     if asked.json:
         print(json.dumps({"schema": 1, "quick": asked.quick, "rows": rows}))
     return 0
