@@ -17,6 +17,21 @@ KEEPER_PROTOCOL = 1
 Json = dict[str, Any]
 
 
+def _known(cls: type[attrs.AttrsInstance], data: Any) -> Json:
+    """Give the members that `cls` has; those of a newer sender are passed over.
+
+    Errors: TypeError for what is no object or a member of another type (a forged or damaged file).
+    """
+    if not isinstance(data, dict):
+        raise TypeError("no object")
+    fields = {field.name: field for field in attrs.fields(cls)}
+    for key, value in data.items():
+        kind = fields[key].type if key in fields else None
+        if kind in (int, str) and type(value) is not kind:
+            raise TypeError(f"{key} is no {kind.__name__}")
+    return {key: value for key, value in data.items() if key in fields}
+
+
 @attrs.frozen(kw_only=True)
 class SpawnOrder:
     """One program to start, complete: the keeper adds nothing of its own.
@@ -117,9 +132,8 @@ class Exited:
 
     @classmethod
     def from_wire(cls, data: Json) -> "Exited":
-        """Read it back; members of a newer keeper are ignored. Errors: TypeError for a missing one."""
-        known = {field.name for field in attrs.fields(cls)}
-        return cls(**{key: value for key, value in data.items() if key in known})
+        """Read it back. Errors: TypeError for a missing or wrong member."""
+        return cls(**_known(cls, data))
 
 
 @attrs.frozen(kw_only=True)
@@ -147,9 +161,8 @@ class KeptRecord:
 
     @classmethod
     def from_wire(cls, data: Json) -> "KeptRecord":
-        """Read it back; members of a newer keeper are ignored. Errors: TypeError or KeyError for a missing one."""
-        known = {field.name for field in attrs.fields(cls)}
-        fields = {key: value for key, value in data.items() if key in known}
+        """Read it back. Errors: TypeError or KeyError for a missing or wrong member."""
+        fields = _known(cls, data)
         return cls(**{**fields, "argv": tuple(fields["argv"])})
 
 
@@ -174,9 +187,8 @@ class KeeperSettings:
 
     @classmethod
     def from_wire(cls, data: Json) -> "KeeperSettings":
-        """Read them back; members of a newer launcher are ignored."""
-        known = {field.name for field in attrs.fields(cls)}
-        return cls(**{key: value for key, value in data.items() if key in known})
+        """Read them back. Errors: TypeError for a wrong member."""
+        return cls(**_known(cls, data))
 
 
 @attrs.frozen(kw_only=True)

@@ -23,6 +23,7 @@ from kite_launcher.keeper.housekeeping import LOOK_S, Housekeeping
 from kite_launcher.keeper.journal import Journal
 from kite_launcher.keeper.loop import IDLE_S, Loop
 from kite_launcher.keeper.processes import become_subreaper
+from kite_launcher.keeper.statedir import StateDir
 from kite_launcher.keeper.store import LogStore, utc_stamp
 
 OWN_NAME: Final = "logkeeper"
@@ -33,23 +34,23 @@ EXIT_BUG: Final = 70
 class Keeper:
     """The composition: everything joined once, and the rule when to go."""
 
-    def __init__(self, state_dir: Path) -> None:
+    def __init__(self, state_dir: StateDir) -> None:
         self.loop = Loop()
         self._saying = False
         self._say_on: Callable[[str], None] = lambda text: None  # nobody listens yet
         self._state_dir = state_dir
         settings = KeeperSettings()
-        self.store = LogStore(state_dir / "logs", _policy(settings), self.say)
+        self.store = LogStore(state_dir.way / "logs", _policy(settings), self.say, state_dir.path / "logs")
         self._own = self.store.get(OWN_NAME)
-        journal = Journal(state_dir / "keeper.journal")
+        journal = Journal(state_dir.way / "keeper.journal")
         self._make_whole(journal)
-        records = RecordBook(state_dir / "keeper.json")
-        self.children = Children(self.loop, self.store, journal, ExitBook(state_dir / "exits.jsonl"), records)
+        records = RecordBook(state_dir.way / "keeper.json")
+        self.children = Children(self.loop, self.store, journal, ExitBook(state_dir.way / "exits.jsonl"), records)
         self.desk = Desk(state_dir, self.children, self._settle, self._leave)
         self.desk.on_left = lambda: self._tick_in(LOOK_S)
         self._say_on = self.desk.say
         self.housekeeping = Housekeeping(
-            self.children, state_dir / "instance.lock", lambda: self.desk.connected, self.say
+            self.children, state_dir.way / "instance.lock", lambda: self.desk.connected, self.say
         )
         for record in records.load():
             self.children.adopt(record, {})
@@ -66,6 +67,7 @@ class Keeper:
     def _settle(self, settings: KeeperSettings) -> None:
         self.store.set_policy(_policy(settings))
         self.housekeeping.settings = settings
+        self._state_dir.mark = settings.mark
 
     def _leave(self) -> None:
         """Go, as the launcher asked: what stands in the pipes is kept first."""
@@ -93,6 +95,7 @@ class Keeper:
     def tick(self) -> None:
         """Look after what nobody tells: the socket, who is there, whether there is anything left to do."""
         try:
+            self._state_dir.follow()
             self.desk.listen()
             self._listening_said = False
         except OSError as problem:
@@ -140,10 +143,10 @@ def _listen_to_signals(keeper: Keeper) -> None:
     keeper.loop.on_readable(wake_read.fileno(), woken)
 
 
-def _lock(state_dir: Path) -> bool:
+def _lock(state_dir: StateDir) -> bool:
     """Be the only keeper of this state directory; where the lock file can't be made there is no second one either."""
     try:
-        fd = os.open(state_dir / "keeper.lock", os.O_RDONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        fd = os.open(state_dir.way / "keeper.lock", os.O_RDONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     except OSError:
         return True
     try:
@@ -170,9 +173,9 @@ def main() -> int:
     parser.add_argument("--state-dir", type=Path, required=True)
     parser.add_argument("--socket-fd", type=int, default=-1)
     options = parser.parse_args()
-    state_dir: Path = options.state_dir.resolve()
     os.umask(0o077)
     _stand_alone(options.socket_fd)
+    state_dir = StateDir(options.state_dir.absolute())
     if not _lock(state_dir):
         return EXIT_RUNNING
     become_subreaper()

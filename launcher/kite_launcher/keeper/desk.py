@@ -11,7 +11,6 @@ import re
 import socket
 import struct
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any, Final
 
 import attrs
@@ -31,6 +30,7 @@ from kite_launcher.keeper.children import Child, Children
 from kite_launcher.keeper.connection import Connection, OutOfDescriptors
 from kite_launcher.keeper.pipes import open_output
 from kite_launcher.keeper.processes import start_ticks
+from kite_launcher.keeper.statedir import StateDir
 
 SOCKET_NAME: Final = "keeper.sock"
 
@@ -40,7 +40,7 @@ class Desk:
 
     def __init__(
         self,
-        state_dir: Path,
+        state_dir: StateDir,
         children: Children,
         settle: Callable[[KeeperSettings], None],
         leave: Callable[[], None],
@@ -53,6 +53,7 @@ class Desk:
         self._connection: Connection | None = None
         self._listener: socket.socket | None = None
         self._listener_inode = 0
+        self._mark = ""
         self.on_left: Callable[[], None] = lambda: None
         self._told: tuple[LogTrouble, ...] = ()
         children.on_begun = self._begun
@@ -69,23 +70,23 @@ class Desk:
 
     def listen(self) -> None:
         """Make the socket, or make it again where somebody removed it. A refusal is tried again later."""
-        folder = os.open(self._state_dir, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        path = self._state_dir.way / SOCKET_NAME
         try:
-            path = f"/proc/self/fd/{folder}/{SOCKET_NAME}"  # a long state directory meets no limit of socket paths
-            try:
-                if self._listener is not None and os.stat(path).st_ino == self._listener_inode:
-                    return
-            except FileNotFoundError:
-                pass
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(path)
-            made = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
-            made.bind(path)
+            if self._listener is not None and os.stat(path).st_ino == self._listener_inode:
+                return
+        except FileNotFoundError:
+            pass
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(path)
+        made = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
+        try:
+            made.bind(str(path))
             os.chmod(path, 0o600)
             made.listen(4)
             inode = os.stat(path).st_ino
-        finally:
-            os.close(folder)
+        except OSError:
+            made.close()
+            raise
         self._stop_listening()
         self._listener, self._listener_inode = made, inode
         self._loop.on_readable(made.fileno(), self._accept)
@@ -178,10 +179,14 @@ class Desk:
 
     def _do_hello(self, number: int, frame: dict[str, Any], fds: list[int]) -> None:
         assert self._connection is not None
+        if frame["settings"] is not None:
+            settings = KeeperSettings.from_wire(frame["settings"])
+            if self._mark and settings.mark != self._mark:
+                raise ValueError("this keeper belongs to another instance")
+            self._mark = settings.mark
+            self._settle(settings)
         self._connection.greeted = True
         self._told = ()
-        if frame["settings"] is not None:
-            self._settle(KeeperSettings.from_wire(frame["settings"]))
         missed = [exited.to_wire() for exited in self._children.exits.unheard]
         self._send(
             {
@@ -351,5 +356,5 @@ class Desk:
         self._hang_up()
         if self._listener is not None:
             with contextlib.suppress(OSError):
-                os.unlink(self._state_dir / SOCKET_NAME)
+                os.unlink(self._state_dir.way / SOCKET_NAME)
         self._stop_listening()

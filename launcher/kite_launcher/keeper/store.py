@@ -40,9 +40,16 @@ class LogFile:
     """One log with its rotated files. `say` is told once when something is wrong and once when it is well again."""
 
     def __init__(
-        self, folder: Path, name: str, policy: Policy, say: Callable[[str], None], rotated: Callable[[], None]
+        self,
+        folder: Path,
+        name: str,
+        policy: Policy,
+        say: Callable[[str], None],
+        rotated: Callable[[], None],
+        shown: Path | None = None,
     ) -> None:
         self.name = name
+        self._shown = (shown or folder) / f"{name}.log"
         self._rotated = rotated
         self.policy = policy
         self.size_bytes = 0
@@ -207,7 +214,7 @@ class LogFile:
         self._retry_at = now + RETRY_S
         if first:
             self._say(
-                f"log {self.name}: can't be written, lines are counted and dropped: {problem.strerror} ({self._path})"
+                f"log {self.name}: can't be written, lines are counted and dropped: {problem.strerror} ({self._shown})"
             )
 
     def _well(self, said: bool) -> None:
@@ -227,7 +234,7 @@ class LogFile:
             failing=self.failing,
             errno=(self._problem.errno or 0) if self._problem is not None else 0,
             why=(self._problem.strerror or "") if self._problem is not None else "",
-            path=str(self._path),
+            path=str(self._shown),
             dropped_lines=self.dropped_lines,
             dropped_bytes=self.dropped_bytes,
         )
@@ -266,10 +273,14 @@ class LogFile:
 
 
 class LogStore:
-    """All logs of the instance, by name. A file is open only while someone writes to it."""
+    """All logs of the instance, by name. A file is open only while someone writes to it.
 
-    def __init__(self, folder: Path, policy: Policy, say: Callable[[str], None]) -> None:
+    `shown` is the folder's name for people where `folder` is a way by descriptor.
+    """
+
+    def __init__(self, folder: Path, policy: Policy, say: Callable[[str], None], shown: Path | None = None) -> None:
         self.folder = folder
+        self._shown = shown
         self._policy = policy
         self._say = say
         self._logs: dict[str, LogFile] = {}
@@ -279,7 +290,7 @@ class LogStore:
     def get(self, name: str) -> LogFile:
         """Give the log of this name."""
         if name not in self._logs:
-            self._logs[name] = LogFile(self.folder, name, self._policy, self._say, self.hold_total)
+            self._logs[name] = LogFile(self.folder, name, self._policy, self._say, self.hold_total, self._shown)
         return self._logs[name]
 
     def set_policy(self, policy: Policy) -> None:

@@ -191,3 +191,9 @@ async def test_two_keepers_never_read_the_same_pipes(tmp_path: Path) -> None:
             [sys.executable, "-P", "-m", "kite_launcher.keeper", "--state-dir", str(tmp_path)], check=False
         )
         assert second.returncode == 75
+
+
+async def test_a_keeper_of_another_instance_is_not_taken(tmp_path: Path) -> None:
+    async with keeper_box(tmp_path, mark="mine") as box:
+        await box.until("its socket", (tmp_path / "keeper.sock").exists)
+        assert await KeeperLink.connect(box._nursery, tmp_path, KeeperSettings(mark="another")) is None

@@ -11,6 +11,7 @@ import pytest
 from kite_launcher.core.logline import cut, format_cut, parse_line
 from kite_launcher.core.logrotate import Policy
 from kite_launcher.keeper import store
+from kite_launcher.keeper.statedir import StateDir
 from kite_launcher.keeper.store import LogFile, LogStore
 
 TIME = "2026-11-30T09:12:13.123456Z"
@@ -213,3 +214,26 @@ def test_age_makes_room_even_over_a_new_start(tmp_path: Path) -> None:
     assert log.size_bytes == 0
     assert (tmp_path / "logs" / "x.log.1").read_bytes() == old
     log.close()
+
+
+def test_a_state_directory_of_another_instance_in_its_place_is_not_ours(tmp_path: Path) -> None:
+    path = tmp_path / "state"
+    path.mkdir()
+    (path / "instance.id").write_text("mine\n")
+    state_dir = StateDir(path)
+    state_dir.mark = "mine"
+    path.rename(tmp_path / "moved")
+    (state_dir.way / "a").touch()
+    assert (tmp_path / "moved" / "a").exists(), "a directory that is moved is followed"
+    for name in ("a", "instance.id"):
+        (tmp_path / "moved" / name).unlink()
+    (tmp_path / "moved").rmdir()
+    path.mkdir()
+    (path / "instance.id").write_text("another\n")
+    state_dir.follow()
+    with pytest.raises(OSError, match="No such file"):
+        (state_dir.way / "b").touch()
+    (path / "instance.id").write_text("mine\n")
+    state_dir.follow()
+    (state_dir.way / "b").touch()
+    assert (path / "b").exists()
