@@ -268,6 +268,21 @@ async def test_a_launcher_that_refuses_is_not_hammered_and_somebody_is_told(
     assert house.verdicts()[-1] == "failed"
 
 
+async def test_a_launcher_that_is_away_for_a_moment_is_asked_again_and_never_twice_at_work(
+    house: House, autojump_clock: MockClock
+) -> None:
+    def away(params: dict[str, Any]) -> Any:
+        if len(house.restarts) < 3:
+            raise Refuse(-32001, "module offline", {"reason": "debounce", "outcome": "not_sent"})
+        raise Silence  # it is at work: no answer within the deadline
+
+    house.kernel.answers["launcher.restart"] = away
+    house.health = Refuse(7)
+    await until(lambda: house.restarts)
+    await trio.sleep(90)
+    assert len(house.restarts) == 3
+
+
 async def test_a_module_that_does_not_come_back_is_failed_and_one_restart_was_asked(
     house: House, autojump_clock: MockClock
 ) -> None:

@@ -24,11 +24,15 @@ NO_WAY: Final = (E_OFFLINE, E_CONNECTION_LOST, E_DEADLINE)  # errors that say no
 
 @attrs.frozen
 class Said:
-    """What the launcher answered. `reached` False = nobody answered; `refused` = its own words, None = done."""
+    """What the launcher answered. `reached` False = nobody answered; `refused` = its own words, None = done.
+
+    `may_be` = nobody answered, and yet it may have been done: not to be ordered again.
+    """
 
     reached: bool
     result: Any = None
     refused: str | None = None
+    may_be: bool = False
 
 
 class Launcher:
@@ -38,15 +42,23 @@ class Launcher:
         self._state_dir, self._link = state_dir, link
 
     async def ask(self, method: str, params: dict[str, Any], *, timeout_s: float) -> Said:
-        """Ask by the kernel, and by the socket where that way is closed. Cancel: the deed may have happened."""
+        """Ask by the kernel, and by the socket where that way is closed. For questions only: asked twice is no harm."""
+        said = await self.order(method, params, timeout_s=timeout_s)
+        return said if said.reached else await self.ask_socket(method, params, timeout_s=timeout_s)
+
+    async def order(self, method: str, params: dict[str, Any], *, timeout_s: float) -> Said:
+        """Ask by the kernel alone, where the launcher sees that it is the watchdog who asks: its budget then counts.
+
+        Cancel: the deed may have happened.
+        """
         answer = await self._link.call(f"launcher.{method}", params, timeout_s=timeout_s, wait=False)
         if answer.error is None:
             return Said(True, answer.value())
         if not answer.lost and answer.error not in NO_WAY:
             return Said(True, None, answer.message or f"error {answer.error}")
-        if answer.error == E_DEADLINE:
-            return Said(False, None, "no answer in time")  # it may be at work: not asked twice
-        return await self.ask_socket(method, params, timeout_s=timeout_s)
+        if answer.error == E_DEADLINE or answer.outcome == "unknown":
+            return Said(False, None, "no answer in time", may_be=True)
+        return Said(False, None, answer.message or "not reached")
 
     async def ask_socket(self, method: str, params: dict[str, Any], *, timeout_s: float) -> Said:
         """Ask by the control socket alone; works while the kernel is away."""

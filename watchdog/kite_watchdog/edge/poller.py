@@ -28,6 +28,7 @@ STATS_PER_MODULE_S: Final = 0.02  # seconds: with very many modules the question
 SILENT_MAX: Final = 3  # questions in a row that the kernel left unanswered before the wire is given up
 BACK_S: Final = 60.0  # seconds, not scaled: stop_timeout, back-off and ready_timeout are the module's own
 ASK_S: Final = 30.0  # seconds: the launcher's answer to a restart
+ASK_AGAIN: Final = 3  # times that a launcher which can't be reached is asked again
 FIRST_SPREAD_S: Final = 2.0  # seconds, scaled: modules that became ready together are not asked together
 MODULES_MAX: Final = 10_000
 NOT_MODULES: Final = ("kernel", "launcher", "watchdog", "logkeeper", "operator")
@@ -298,7 +299,13 @@ class Poller:
         self.restarts += 1
         self._log.warning("asks the launcher for a restart", module_id=module.id, reason=reason)
         self._link.publish("watchdog.restart", {"what": "module", "module_id": module.id, "reason": reason})
-        said = await self._launcher.ask("restart", {"module": module.id, "reason": reason}, timeout_s=ASK_S)
+        params = {"module": module.id, "reason": reason}
+        said = await self._launcher.order("restart", params, timeout_s=ASK_S)
+        for _ in range(ASK_AGAIN):
+            if said.reached or said.may_be or self.paused or health.verdict is not Verdict.RESTARTING:
+                break
+            await trio.sleep(AFTER_FAILURE_S * self.options.scale)  # its wire is away for a moment
+            said = await self._launcher.order("restart", params, timeout_s=ASK_S)
         if said.refused is not None and said.reached:
             self._act(module, health.on_refused(f"the launcher refused a restart: {said.refused}"))
             return
