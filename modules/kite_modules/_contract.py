@@ -163,6 +163,12 @@ CLOSED_KEPT: Final = 200  # rows: kernel.closed
 STREAM_RING: Final = 1000  # messages: seeds/003
 STREAM_QUEUE: Final = 100  # messages: seeds/003, per subscriber
 STREAM_CLOSE_S: Final = 1.0  # seconds: seeds/003 close_timeout
+STREAMS_MAX: Final = 1000  # streams: at once; the longest unused unconfigured one makes room, else a new name is refused
+STREAM_ID_BYTES: Final = 128  # bytes: a message's own id is a label
+STREAM_IDS: Final = 10000  # ids: remembered beyond the ring: a publisher repeats itself seconds after a cut
+STREAM_RING_BYTES: Final = 268435456  # bytes: one ring, whatever its count says
+STREAM_RINGS_BYTES: Final = 1073741824  # bytes: all rings together; beyond it each is cut to 1 MiB
+STREAM_WAITING: Final = 10000  # publishes: of one durable stream that may wait for the disk; beyond it -32005
 
 
 class Method(NamedTuple):
@@ -188,7 +194,7 @@ METHODS: Final[dict[str, Method]] = {
     'kernel.shutdown_module': Method('kernel.shutdown_module', 'admin', {'module_id': 'str', 'reason': 'str?', 'deadline_s': 'number?'}, ()),
     'stream.publish': Method('stream.publish', 'all', {'stream': 'str', 'data': 'str', 'id': 'str?'}, ('seq', 'epoch')),
     'stream.list': Method('stream.list', 'all', {}, ('streams',)),
-    'stream.stats': Method('stream.stats', 'all', {'stream': 'str'}, ('stream', 'subscribers', 'dropped', 'seq', 'epoch', 'ring', 'bytes')),
+    'stream.stats': Method('stream.stats', 'all', {'stream': 'str'}, ('stream', 'state', 'subscribers', 'publishers', 'dropped', 'seq', 'epoch', 'ring', 'bytes', 'first', 'published', 'rate', 'lag_max', 'durable', 'lags')),
     'stream.delete': Method('stream.delete', 'all', {'stream': 'str'}, ()),
     'replica.register': Method('replica.register', 'all', {'replica_id': 'any?', 'meta': 'any?'}, ('replica_id', 'token', 'heartbeat_s', 'suspect_s', 'expire_s')),
     'replica.heartbeat': Method('replica.heartbeat', 'all', {'replica_id': 'any', 'token': 'any', 'tasks': 'any', 'state': 'any?'}, ('state',)),

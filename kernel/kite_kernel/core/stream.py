@@ -20,16 +20,11 @@ from typing import Final, Generic, TypeVar
 import attrs
 import msgspec
 
+from kite_kernel._contract import STREAM_IDS, STREAM_RING_BYTES
 from kite_kernel.core.websocket import text_frame
 
 CHUNK_BYTES: Final = 65_536
 """Joined bytes handed to a socket at once: few calls for a fast one, little to hold for each slow one."""
-
-RING_BYTES: Final = 268_435_456
-"""Bytes that one ring may hold, whatever its count says: 1,000 messages of 16 MiB must not fill memory."""
-
-IDS_KEPT: Final = 10_000
-"""Ids remembered beyond the ring: a publisher that lost its wire repeats itself when the ring has moved on."""
 
 _encode = msgspec.json.Encoder().encode
 
@@ -100,7 +95,7 @@ class Frames:
 
     __slots__ = ("_cache", "_cache_from", "_cache_to", "_frames", "bytes", "bytes_max", "keep", "oldest", "seq")
 
-    def __init__(self, *, keep: int, seq: int = 0, bytes_max: int = RING_BYTES) -> None:
+    def __init__(self, *, keep: int, seq: int = 0, bytes_max: int = STREAM_RING_BYTES) -> None:
         """Start empty after number `seq`."""
         self.keep = keep
         self.bytes_max = bytes_max
@@ -190,7 +185,7 @@ class Stream(Generic[Hand]):
         self.epoch = epoch
         self.dropped = 0
         self.frames = Frames(
-            keep=max(config.ring, config.queue), seq=seq, bytes_max=max(RING_BYTES, 2 * config.queue_bytes)
+            keep=max(config.ring, config.queue), seq=seq, bytes_max=max(STREAM_RING_BYTES, 2 * config.queue_bytes)
         )
         self.subscribers: set[Subscriber[Hand]] = set()
         self.logged_first = first
@@ -219,7 +214,7 @@ class Stream(Generic[Hand]):
         """Remember `message_id` at least as long as its message is kept. Source: 05-surface §9."""
         ids = self._ids
         ids[message_id] = seq
-        if len(ids) > max(IDS_KEPT, self.config.ring):
+        if len(ids) > max(STREAM_IDS, self.config.ring):
             del ids[next(iter(ids))]
 
     def join(self, last: int | None, epoch: str | None) -> Join:

@@ -16,8 +16,7 @@ from typing import Final
 
 import attrs
 
-WAITING_MAX: Final = 10_000
-"""Publishes that may wait for the disk: half a second of a slow disk at full speed."""
+from kite_kernel._contract import STREAM_WAITING
 
 WAITING_BYTES: Final = 33_554_432
 """Bytes of them: two of the largest messages that may be configured."""
@@ -69,7 +68,7 @@ class CommitQueue:
     @property
     def is_full(self) -> bool:
         """Whether the next publish would be refused."""
-        return len(self) >= WAITING_MAX or self.bytes >= WAITING_BYTES
+        return len(self) >= STREAM_WAITING or self.bytes >= WAITING_BYTES
 
     def find(self, message_id: str) -> Waiting | None:
         """Return the publish with this id that is still on its way."""

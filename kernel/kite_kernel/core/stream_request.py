@@ -11,11 +11,10 @@ from typing import Final
 import attrs
 import msgspec
 
+from kite_kernel._contract import STREAM_ID_BYTES
+
 STREAM_DEFAULT: Final = "default"
 """The stream of the paths without a name."""
-
-MAX_ID_BYTES: Final = 128
-"""Of a message's own id. Source: 05-surface §9."""
 
 MAX_EPOCH_CHARS: Final = 128
 """An epoch is a short string; a longer one was never given out."""
@@ -133,7 +132,7 @@ def read_tagged(frame: bytes) -> tuple[str | None, str]:
         tagged = _decode_tagged(frame)
     except (msgspec.MsgspecError, RecursionError):
         return None, frame.decode()
-    if len(tagged.id.encode()) > MAX_ID_BYTES or _has_twins(frame):
+    if len(tagged.id.encode()) > STREAM_ID_BYTES or _has_twins(frame):
         return None, frame.decode()
     return tagged.id, tagged.data
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 import structlog
 import trio
 
-from kite_kernel.core.stream import CHUNK_BYTES, Stream, StreamConfig, message_frame
+from kite_kernel.core.stream import Stream, StreamConfig, message_frame
 from kite_kernel.core.stream_commit import GROUP_BYTES, CommitQueue, StoreFailed
 from kite_kernel.store.files import reason_of
 from kite_kernel.store.stream_log import Entry, LogFailed, StreamLog
@@ -28,6 +28,9 @@ if TYPE_CHECKING:
     from kite_kernel.store.stream_numbers import StreamNumbers
 
 _log = structlog.get_logger()
+
+LOG_CHUNK_BYTES: Final = 196_608
+"""Read from the log at once for a subscriber who is far behind; no more of it is ever held for one."""
 
 PROBE_S: Final = 1.0
 """After a failed write the disk is asked this often whether it takes anything again."""
@@ -413,12 +416,12 @@ class DurableChannel(Channel):
     # ---- reading back
 
     async def read_log(self, after: int) -> tuple[bytes, int] | None:
-        """See Channel. About CHUNK_BYTES at a time, in a worker thread."""
+        """See Channel. About LOG_CHUNK_BYTES at a time, in a worker thread."""
         return await trio.to_thread.run_sync(self._read, after, self.stream.seq, limiter=self._readers)
 
     def _read(self, after: int, upto: int) -> tuple[bytes, int] | None:
         try:
-            found = self.log.read(after, upto=upto, bytes_max=CHUNK_BYTES)
+            found = self.log.read(after, upto=upto, bytes_max=LOG_CHUNK_BYTES)
         except (OSError, LogDamaged) as error:
             _log.error(
                 "[kernel] stream log can't be read", key="store_damaged", stream=self.stream.name, why=str(error)

@@ -112,9 +112,8 @@ class StreamPlane:
 
     def close_wires(self, code: int = CLOSE_GOING_AWAY, reason: str = "going away") -> None:
         """Close every wire of the plane."""
-        frames = text_frame(bye(code, 2, reason))
         for wire in tuple(self._wires):
-            wire.end(code, reason, frames)
+            wire.end(code, reason)
 
     # ---- serving
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 import structlog
 import trio
 
-from kite_kernel._contract import CLOSE_NORMAL
+from kite_kernel._contract import CLOSE_NORMAL, STREAM_RINGS_BYTES, STREAMS_MAX
 from kite_kernel.core.stream import Stream, StreamConfig
 from kite_kernel.edge.stream_channel import Channel, DurableChannel, VolatileChannel
 from kite_kernel.store.files import reason_of
@@ -30,13 +30,9 @@ if TYPE_CHECKING:
 
 _log = structlog.get_logger()
 
-STREAMS_MAX: Final = 1000
-"""Streams that stand at once; beyond it the longest unused one goes, or a new name is refused."""
-
-RINGS_BYTES: Final = 1_073_741_824
-"""Held by all rings together; beyond it every ring is cut to RING_TIGHT_BYTES as it goes on."""
-
 RING_TIGHT_BYTES: Final = 1_048_576
+"""What each ring may hold while all of them together hold more than STREAM_RINGS_BYTES."""
+
 IDLE_S: Final = 60.0
 """A stream that nobody uses for this long may make room for another."""
 
@@ -184,7 +180,7 @@ class Shelf:
         if not unused:
             return False
         oldest = min(unused, key=lambda channel: channel.used_at)
-        self._known_numbers().note(oldest.stream.name, oldest.stream.seq)
+        self._known_numbers().put_away(oldest.stream.name, oldest.stream.seq)
         del self.channels[oldest.stream.name]
         return True
 
@@ -226,8 +222,8 @@ class Shelf:
         held = sum(channel.stream.frames.bytes for channel in self.channels.values())
         for channel in self.channels.values():
             channel.count(elapsed_s)
-            channel.ring_bytes_max = RING_TIGHT_BYTES if held > RINGS_BYTES else None
-            if held > RINGS_BYTES:
+            channel.ring_bytes_max = RING_TIGHT_BYTES if held > STREAM_RINGS_BYTES else None
+            if held > STREAM_RINGS_BYTES:
                 channel.flush()
 
     def trouble(self) -> str | None:

@@ -6,10 +6,16 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import structlog
 
-from kite_kernel._contract import E_INVALID_PARAMS, E_INVALID_REQUEST, E_OVERLOADED, E_STORE_UNAVAILABLE
+from kite_kernel._contract import (
+    E_INVALID_PARAMS,
+    E_INVALID_REQUEST,
+    E_OVERLOADED,
+    E_STORE_UNAVAILABLE,
+    STREAM_ID_BYTES,
+)
 from kite_kernel.core.asking import LATER, Refused
 from kite_kernel.core.stream_commit import StoreFailed
-from kite_kernel.core.stream_request import MAX_ID_BYTES, is_stream_name
+from kite_kernel.core.stream_request import is_stream_name
 from kite_kernel.core.text import encode
 from kite_kernel.methods.stream_report import lags_of, numbers_of
 
@@ -59,7 +65,7 @@ class StreamMethods:
         name, data, message_id = ask.params["stream"], ask.params["data"], ask.params.get("id")
         if not is_stream_name(name):
             return _bad("stream")
-        if message_id is not None and len(message_id.encode()) > MAX_ID_BYTES:
+        if message_id is not None and len(message_id.encode()) > STREAM_ID_BYTES:
             return _bad("id")
         if name in self._shelf.damaged:
             return Refused(E_STORE_UNAVAILABLE, self._shelf.damaged[name], stream=name)

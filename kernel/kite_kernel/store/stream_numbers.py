@@ -19,6 +19,9 @@ BLOCK_FIRST: Final = 1024
 
 BLOCK_MAX: Final = 1_048_576
 
+AWAY_MAX: Final = 10_000
+"""Streams that nobody has used for long and whose numbers are still remembered."""
+
 
 @attrs.define
 class _Row:
@@ -35,6 +38,7 @@ class StreamNumbers:
         self._files = files
         self._path = path
         self._rows: dict[str, _Row] = {}
+        self._away: dict[str, None] = {}
         self.was_broken = False
         try:
             raw = bytes(files.view(path))
@@ -52,6 +56,7 @@ class StreamNumbers:
 
     def begin(self, name: str, fresh_epoch: str) -> tuple[str, int]:
         """Return (epoch, the number to go on after) of a stream."""
+        self._away.pop(name, None)
         row = self._rows.setdefault(name, _Row(fresh_epoch, 0))
         return row.epoch, row.reserved
 
@@ -67,14 +72,23 @@ class StreamNumbers:
         row.block = min(2 * row.block, BLOCK_MAX)
         self._write(safe=False)
 
-    def note(self, name: str, seq: int) -> None:
-        """A stream is put away: its numbers go on after `seq`, in later runs too once the file is written again."""
+    def put_away(self, name: str, seq: int) -> None:
+        """A stream makes room: its numbers go on after `seq` when it comes back, unless too many went after it."""
+        self._note(name, seq)
+        self._away[name] = None
+        if len(self._away) > AWAY_MAX:
+            oldest = next(iter(self._away))
+            del self._away[oldest]
+            del self._rows[oldest]  # a new epoch then: no number is given twice
+
+    def _note(self, name: str, seq: int) -> None:
         row = self._rows.get(name)
         if row is not None:
             row.reserved, row.block = seq, BLOCK_FIRST
 
     def forget(self, name: str) -> None:
         """A deleted stream begins anew, with another epoch."""
+        self._away.pop(name, None)
         if self._rows.pop(name, None) is not None:
             self._write(safe=False)
 
@@ -83,7 +97,7 @@ class StreamNumbers:
         if not self._rows:
             return
         for name, seq in exact.items():
-            self.note(name, seq)
+            self._note(name, seq)
         self._write(safe=True)
 
     def _write(self, *, safe: bool) -> None:

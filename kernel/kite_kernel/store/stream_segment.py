@@ -18,7 +18,7 @@ from kite_kernel.store.stream_record import Record, decode_record, find_claim, r
 
 HEAD: Final = struct.Struct("<8s32sQI4x")
 _MAGIC: Final = b"KITESEG1"
-READ_BYTES: Final = 1_048_576
+READ_BYTES: Final = 262_144
 
 
 class LogDamaged(Exception):

@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 
 import trio
 
+from kite_modules._contract import STREAM_ID_BYTES
 from kite_modules.cli.connection import failure_of, run_connected
 from kite_modules.cli.fail import NO, OK, USAGE, Failure, complain, say, say_json
 from kite_modules.cli.instance import find_target, read_token
@@ -99,8 +100,8 @@ def run(args: argparse.Namespace) -> int:
 def _run_pub(args: argparse.Namespace) -> int:
     if args.id is not None and (len(args.texts) != 1 or args.texts == ["-"]):
         raise Failure(USAGE, "stream pub: --id belongs to exactly one TEXT", "see `kite stream pub --help`")
-    if args.id is not None and len(args.id.encode()) > 128:
-        raise Failure(USAGE, "stream pub: --id must have at most 128 bytes", "a shorter one")
+    if args.id is not None and len(args.id.encode()) > STREAM_ID_BYTES:
+        raise Failure(USAGE, f"stream pub: --id must have at most {STREAM_ID_BYTES} bytes", "a shorter one")
     return run_connected(args, lambda kite: _publish(kite, args))
 
 

@@ -15,13 +15,10 @@ import attrs
 import msgspec
 import trio
 
-from kite_modules._contract import E_STORE_UNAVAILABLE
+from kite_modules._contract import E_STORE_UNAVAILABLE, STREAM_ID_BYTES
 from kite_modules.sdk.errors import CallError, kernel_error
 from kite_modules.sdk.stream import StreamClosed, backoff, end_of
 from kite_modules.sdk.transport import Endpoint, Wire, WireLost, open_wire
-
-MAX_ID_BYTES: Final = 128
-"""As the kernel takes it; a longer one would be stored as a plain message."""
 
 _BASE_S: Final = 0.1
 _CAP_S: Final = 5.0
@@ -91,8 +88,8 @@ class Publisher:
         """
         if not isinstance(data, str):
             raise TypeError(f"data must be text, not {type(data).__name__}")
-        if id is not None and len(id.encode()) > MAX_ID_BYTES:
-            raise ValueError(f"id must have at most {MAX_ID_BYTES} bytes")
+        if id is not None and len(id.encode()) > STREAM_ID_BYTES:
+            raise ValueError(f"id must have at most {STREAM_ID_BYTES} bytes")
         await self._room.acquire()
         if self._closed is not None:
             self._room.release()

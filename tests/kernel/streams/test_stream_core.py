@@ -8,7 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.support.power_cut import PowerCutFiles
 
-from kite_kernel.core.stream import IDS_KEPT, Frames, Stream, StreamConfig, Subscriber, message_frame
+from kite_kernel._contract import STREAM_IDS
+from kite_kernel.core.stream import Frames, Stream, StreamConfig, Subscriber, message_frame
 from kite_kernel.core.stream_commit import CommitQueue, StoreFailed
 from kite_kernel.core.stream_pulse import Beat, Pulse
 from kite_kernel.core.stream_request import (
@@ -122,7 +123,7 @@ def test_a_durable_stream_replays_from_its_log_whatever_the_ring_holds() -> None
 
 def test_ids_are_remembered_beyond_the_ring_and_not_for_ever() -> None:
     stream = stream_of(ring=1)
-    for n in range(IDS_KEPT + 5):
+    for n in range(STREAM_IDS + 5):
         stream.remember(f"id{n}", n)
     assert stream.known("id4") is None
     assert stream.known("id5") == 5
@@ -243,7 +244,7 @@ def test_groups_keep_the_order_and_failed_numbers_are_given_again() -> None:
 
 def test_what_waits_is_bounded_but_a_batch_that_is_here_is_taken_whole(monkeypatch: pytest.MonkeyPatch) -> None:
     told, queue = answers()
-    monkeypatch.setattr("kite_kernel.core.stream_commit.WAITING_MAX", 2)
+    monkeypatch.setattr("kite_kernel.core.stream_commit.STREAM_WAITING", 2)
     assert [queue.add("x", None, told.append) is not None for _ in range(3)] == [True, True, False]
     assert queue.add("x", None, told.append, in_batch=True) is not None
     assert queue.is_full
@@ -302,5 +303,19 @@ def test_a_broken_file_means_new_epochs() -> None:
         assert numbers.was_broken
         assert numbers.begin("t", "fresh") == ("fresh", 0)
     numbers.forget("t")
-    numbers.note("t", 5)
     assert numbers.begin("t", "fresher") == ("fresher", 0)
+
+
+def test_streams_that_were_put_away_go_on_until_too_many_were(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("kite_kernel.store.stream_numbers.AWAY_MAX", 2)
+    numbers = StreamNumbers(PowerCutFiles(random.Random(0)), "/n")
+    for at, name in enumerate("abcd", 1):
+        numbers.begin(name, f"epoch-{name}")
+        numbers.reserve(name, 1)
+        numbers.put_away(name, at)
+    assert [numbers.begin(name, "fresh") for name in "abcd"] == [
+        ("fresh", 0),
+        ("fresh", 0),
+        ("epoch-c", 3),
+        ("epoch-d", 4),
+    ]

@@ -215,7 +215,7 @@ async def test_ids_are_remembered_over_restarts_and_sealed_segments(tmp_path: Pa
 async def test_what_waits_for_the_disk_is_bounded(
     tmp_path: Path, files: PowerCutFiles, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("kite_kernel.core.stream_commit.WAITING_MAX", 10)
+    monkeypatch.setattr("kite_kernel.core.stream_commit.STREAM_WAITING", 10)
     async with StreamBox(tmp_path, DISK, files=files) as box:
         o = await box.auth("o")
         await o.ask("stream.publish", {"stream": "disk", "data": "first"})
