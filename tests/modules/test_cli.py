@@ -5,6 +5,7 @@ Source: spec 05-surface §3, cases S-46…S-49, S-53, X-11, X-38.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import pty
@@ -20,7 +21,8 @@ from typing import Any
 import pytest
 from tests.support.kernel_process import KernelProcess
 
-from kite_modules.cli import commands
+from kite_modules.cli import commands, main
+from kite_modules.sdk import Settings, threads
 
 BOUND_S = 40.0
 KITE = [sys.executable, "-P", "-m", "kite_modules.cli.main"]
@@ -59,11 +61,19 @@ class Instance:
         token.write_text(self.kernel.tokens["echo"], "utf-8")
         env = clean_env() | {"KITE_URL": self.kernel.url, "KITE_TOKEN_FILE": str(token)}
         self.module = subprocess.Popen([sys.executable, str(folder / "echo.py")], env=env, stderr=subprocess.DEVNULL)
+        self.stack = contextlib.ExitStack()
+        settings = Settings(url=self.kernel.url, token=self.kernel.tokens["operator"], module_id="tester")
+        self.tester = self.stack.enter_context(threads.Module("tester").connected(settings))
+
+    def rows(self) -> dict[str, dict[str, Any]]:
+        """Return what the kernel knows of every module."""
+        return {row["module_id"]: row for row in self.tester.call("registry.list_modules")["modules"]}
 
     def kite(self, *words: str, **more: Any) -> subprocess.CompletedProcess[str]:
         return kite(*words, "--state-dir", str(self.state), **more)
 
     def end(self) -> None:
+        self.stack.close()
         self.module.kill()
         self.module.wait()
         self.kernel.kill()
@@ -89,9 +99,9 @@ def kite(*words: str, env: dict[str, str] | None = None, **more: Any) -> subproc
 def instance(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Instance]:
     running = Instance(tmp_path_factory.mktemp("instance"))
     deadline = time.monotonic() + BOUND_S
-    while running.kite("call", "echo.health").returncode != 0:
-        assert time.monotonic() < deadline, running.kite("call", "echo.health").stderr
-        time.sleep(0.05)
+    while running.rows().get("echo", {}).get("state") != "ready":
+        assert time.monotonic() < deadline, running.rows()
+        time.sleep(0.02)
     yield running
     running.end()
 
@@ -159,9 +169,9 @@ def follow(instance: Instance, *words: str) -> subprocess.Popen[str]:
     process = subprocess.Popen(command, env=clean_env(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     deadline = time.monotonic() + BOUND_S
     while time.monotonic() < deadline:
-        rows = json.loads(instance.kite("call", "registry.list_modules").stdout)["modules"]
-        if any(row["module_id"] == f"kite-{process.pid}" and row.get("subscriptions") for row in rows):
+        if instance.rows().get(f"kite-{process.pid}", {}).get("subscriptions"):
             return process
+        time.sleep(0.02)
     process.kill()
     raise AssertionError("the subscriber did not come up")
 
@@ -188,7 +198,7 @@ def test_sub_that_does_not_hear_enough_exits_1(instance: Instance) -> None:
 def test_events_shows_all_that_happens(instance: Instance) -> None:
     follower = follow(instance, "events", "-f")
     assert follower.stdout is not None
-    instance.kite("pub", "anything.at.all", "5")
+    instance.tester.publish("anything.at.all", 5)
     line = follower.stdout.readline()
     while "module." in line:  # commands of other tests come and go
         line = follower.stdout.readline()
@@ -200,11 +210,12 @@ def test_events_shows_all_that_happens(instance: Instance) -> None:
 def test_a_reader_that_goes_away_ends_the_command_quietly(instance: Instance) -> None:
     follower = follow(instance, "sub", "flood.>")
     assert follower.stdout is not None
-    instance.kite("pub", "flood.1")
+    instance.tester.publish("flood.1")
     follower.stdout.readline()
     follower.stdout.close()
     for _ in range(3):
-        instance.kite("pub", "flood.2")
+        instance.tester.publish("flood.2")
+        time.sleep(0.05)
     assert follower.wait(BOUND_S) == 0
     assert follower.stderr is not None
     assert follower.stderr.read() == ""
@@ -291,15 +302,18 @@ def test_version(instance: Instance) -> None:
         (["--nonsense"], "--nonsense"),
     ],
 )
-def test_a_line_that_is_none_is_64_with_one_line(instance: Instance, words: list[str], said: str) -> None:
-    done = instance.kite(*words)
-    assert (done.returncode, done.stdout) == (64, "")
-    assert said in done.stderr
-    assert len(done.stderr.splitlines()) == 1
-    assert "S3CRET" not in done.stderr
-    as_json = instance.kite(*words, "--json")
-    assert as_json.returncode == 64
-    assert json.loads(as_json.stderr)["error"]["code"] == 64
+def test_a_line_that_is_none_is_64_with_one_line(
+    words: list[str], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = [*words, "--state-dir", str(tmp_path)]
+    assert main.run(words) == 64
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    assert said in shown.err
+    assert len(shown.err.splitlines()) == 1
+    assert "S3CRET" not in shown.err
+    assert main.run([*words, "--json"]) == 64
+    assert json.loads(capsys.readouterr().err)["error"]["code"] == 64
 
 
 def test_no_instance_is_78_and_says_where_it_looked(tmp_path: Path) -> None:
@@ -364,17 +378,16 @@ def test_another_instances_token_is_77(instance: Instance, tmp_path: Path) -> No
 # ------------------------------------------------------------------ the rest
 
 
-def test_every_command_has_help_with_an_example() -> None:
-    overview = kite("--help")
-    assert overview.returncode == 0
+def test_every_command_has_help_with_an_example(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main.run(["--help"]) == 0
+    overview = capsys.readouterr().out
     for name in [*commands.OWN, *commands.LAUNCHER]:
         if name in commands.OWN and not commands._is_there(commands.OWN[name]):
             continue
-        assert f"\n  {name} " in overview.stdout
+        assert f"\n  {name} " in overview
     for name in ("call", "pub", "sub", "events", "methods", "top", "bench", "version"):
-        shown = kite(name, "--help")
-        assert shown.returncode == 0
-        assert f"example: {commands.OWN[name].example}" in " ".join(shown.stdout.split())
+        assert main.run([name, "--help"]) == 0
+        assert f"example: {commands.OWN[name].example}" in " ".join(capsys.readouterr().out.split())
 
 
 def test_the_launchers_commands_are_the_launchers(tmp_path: Path) -> None:

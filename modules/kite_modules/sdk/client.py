@@ -15,7 +15,7 @@ from kite_modules import _contract
 from kite_modules.sdk import frames, log
 from kite_modules.sdk.errors import CallError, kernel_error
 from kite_modules.sdk.events import QUEUE_MAX, Dispatcher, Policy, Subscription
-from kite_modules.sdk.link import Link
+from kite_modules.sdk.link import Link, StateWatch
 from kite_modules.sdk.pending import Pending
 from kite_modules.sdk.session import State
 from kite_modules.sdk.values import Values
@@ -95,13 +95,9 @@ class Kite:
         """Wait until the session is in step. Raises: NotConnected when it ended for good."""
         await self._link.wait_open()
 
-    async def states(self) -> AsyncGenerator[State, None]:
-        """Yield each state as it comes, beginning with the present one; who looks away long misses the oldest."""
-        with self._link.watched() as seen:
-            while True:
-                while seen:
-                    yield seen.popleft()
-                await self._link.wait_changed()
+    def states(self) -> StateWatch:
+        """Return each state as it comes: `async for state in kite.states()`, beginning with the present one."""
+        return self._link.watch()
 
     def statistics(self) -> dict[str, Any]:
         """Return this client's counters."""

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import logging
 import time
+import weakref
 from collections import deque
-from collections.abc import Awaitable, Callable, Generator
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
 import trio
@@ -33,6 +33,22 @@ _SYNC_AGAIN_S: Final = 1.0  # a kernel that is too busy to register a module jus
 _COOLDOWN_MAX: Final = 5
 _STATES_KEPT: Final = 100
 _ROOM: Final = 256  # frames of one session in line before a progress stream waits
+
+
+class StateWatch:
+    """An iterator of the states of one link; who looks away long misses the oldest of a hundred."""
+
+    def __init__(self, link: Link) -> None:
+        self.seen = deque([link.session.state], maxlen=_STATES_KEPT)
+        self._link = link
+
+    def __aiter__(self) -> StateWatch:
+        return self
+
+    async def __anext__(self) -> State:
+        while not self.seen:
+            await self._link.wait_changed()
+        return self.seen.popleft()
 
 
 class Link:
@@ -76,7 +92,7 @@ class Link:
         self._room = trio.Event()
         self._nudge = trio.Event()
         self._changed = trio.Event()
-        self._watchers: list[deque[State]] = []
+        self._watchers: weakref.WeakSet[StateWatch] = weakref.WeakSet()
         self._last_state = State.IDLE
         self._told: str | None = None
 
@@ -93,15 +109,11 @@ class Link:
         if await self.wait_state(State.OPEN) is State.STOPPED:
             raise NotConnected(self.session.reason, self.session.last_close_code)
 
-    @contextmanager
-    def watched(self) -> Generator[deque[State], None, None]:
-        """Collect each state from the present one on, the last hundred."""
-        seen = deque([self.session.state], maxlen=_STATES_KEPT)
-        self._watchers.append(seen)
-        try:
-            yield seen
-        finally:
-            self._watchers.remove(seen)
+    def watch(self) -> StateWatch:
+        """Collect each state from the present one on, for as long as somebody holds the watch."""
+        watch = StateWatch(self)
+        self._watchers.add(watch)
+        return watch
 
     async def wait_changed(self) -> None:
         """Wait for the next change of state. Cancel: safe."""
@@ -396,8 +408,8 @@ class Link:
         state = self.session.state
         if state is not self._last_state:
             self._last_state = state
-            for seen in self._watchers:
-                seen.append(state)
+            for watch in self._watchers:
+                watch.seen.append(state)
         self._changed.set()
         self._changed = trio.Event()
 
