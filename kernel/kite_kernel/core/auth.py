@@ -17,6 +17,7 @@ import msgspec
 from kite_kernel.core.frame import BadFrame, is_batch, parse
 
 _ADDRESSES_KEPT: Final = 10_000  # rate windows that are remembered; the least recently used go first
+_SHORTEST_S: Final = 0.001  # told to who comes at the very end of the window
 RESERVED_IDS: Final = frozenset({"kernel", "launcher", "watchdog", "logkeeper", "operator"})
 MAX_MODULE_ID_BYTES: Final = 63  # 05 §6
 _MAX_RECEIVED: Final = 1 << 63
@@ -180,6 +181,6 @@ class Rates:
             while stamps and stamps[0] <= now - self.window_s:
                 del stamps[0]
         if len(stamps) >= self.max:
-            return stamps[0] + self.window_s - now
+            return max(_SHORTEST_S, stamps[0] + self.window_s - now)
         stamps.append(now)
         return None
