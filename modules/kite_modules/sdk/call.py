@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -33,6 +34,14 @@ class Call:
         credit = meta.get("credit")
         self._credit: int | None = credit if isinstance(credit, int) and not isinstance(credit, bool) else None
         self._more = trio.Event()
+
+    @property
+    def remaining_s(self) -> float | None:
+        """Seconds until the caller's deadline by the wall clock, None when the kernel did not say it."""
+        deadline = self.meta.get("deadline")
+        if isinstance(deadline, bool) or not isinstance(deadline, int | float):
+            return None
+        return max(0.0, float(deadline) - time.time())
 
     async def progress(self, value: Any) -> None:
         """Tell the caller a value on the way to the result; waits while its credit is used up. Cancel: safe."""

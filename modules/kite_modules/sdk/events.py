@@ -62,6 +62,11 @@ class Event:
             self._raw = None
         return self._data
 
+    @property
+    def raw(self) -> Any:
+        """The event's data as its own JSON text (`msgspec.Raw`), to hand on; the value once it was read."""
+        return self._data if self._raw is None else self._raw
+
     def into(self, type_: type[T]) -> T:
         """Return the data as a checked attrs class, dataclass or struct. Raises: msgspec.ValidationError."""
         return msgspec.convert(self.data, type_)

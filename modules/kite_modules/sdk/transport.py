@@ -12,7 +12,6 @@ import ssl
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from email.utils import parsedate_to_datetime
 from typing import Final
 from urllib.parse import urlsplit
 
@@ -207,6 +206,8 @@ def retry_after_s(value: str) -> float | None:
     """Read a Retry-After header: seconds or an HTTP date; None for garbage, at most an hour."""
     if value.isascii() and value.isdigit():
         return min(float(value[:9]), _RETRY_AFTER_MAX_S)
+    from email.utils import parsedate_to_datetime  # rare, and not light
+
     try:
         when = parsedate_to_datetime(value)
         wait_s = when.timestamp() - time.time()

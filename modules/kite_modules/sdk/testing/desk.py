@@ -1,4 +1,4 @@
-"""What the in-memory kernel does with frames: registry, calls, events. Pure: `now` comes as an argument.
+"""What the in-memory kernel does with frames: registry, calls, events. Monotonic time comes as an argument.
 
 A small kernel for authors' tests, not the kernel: no permissions, no queues' pressure, no stores. What it does, it does
 as the contract says; the SDK's own tests run the same scenarios against it and against the real kernel.
@@ -8,6 +8,7 @@ Source: spec 10-wire §5-8, 20-kernel §1.
 from __future__ import annotations
 
 import itertools
+import time
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -113,7 +114,7 @@ class Desk:
         timeout = meta.get("timeout", self.call_s)
         routed = Routed(caller, rpc_id, callee, inner, now + float(timeout))
         hub_id = next(self._ids)
-        told = {"caller": caller.module_id, "deadline": timeout}
+        told = {"caller": caller.module_id, "deadline": time.time() + float(timeout)}
         told |= {key: meta[key] for key in ("traceparent", "tracestate", "credit") if key in meta}
         params = bytes(frame.params).decode() if isinstance(frame.params, msgspec.Raw) else "{}"
         routed.frame = frames.request(hub_id, inner, params, told if callee.accepts_meta else None)
