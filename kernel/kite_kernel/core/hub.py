@@ -31,7 +31,7 @@ from kite_kernel.core.near import nearest
 from kite_kernel.core.quality import assess
 from kite_kernel.core.queues import Queues
 from kite_kernel.core.speech import Speech
-from kite_kernel.core.text import error
+from kite_kernel.core.text import error, result
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -170,11 +170,14 @@ class Hub:
         if family in FAMILIES:
             self._own(peer, frame, method, now, sink)
         elif method[:2] == "$/":
-            self._aside(peer, frame, method, now)
+            self._aside(peer, frame, method, now, sink)
         elif method == "event":
             self._said(peer, frame, now, sink)
         elif method in self.speech.own:
-            self.speech.own[method](peer, frame.params, now)
+            outcome = self.speech.own[method](peer, frame.params, now)
+            if frame.id:
+                ident = bytes(frame.id)
+                self._reply(peer, ident, sink)(answer_text(ident, outcome))
         elif "." not in method:
             self._unframed(peer, frame, method, sink)
         else:
@@ -241,13 +244,25 @@ class Hub:
 
         return reply
 
-    def _aside(self, peer: Peer, frame: Envelope, method: str, now: float) -> None:
-        """`$/cancelRequest`, `$/progress`, `$/credit`: notifications beside the calls; strange ones are dropped."""
+    def _aside(self, peer: Peer, frame: Envelope, method: str, now: float, sink: Sink) -> None:
+        """`$/cancelRequest`, `$/progress`, `$/credit`: notifications beside the calls; strange ones are dropped.
+
+        Whoever asks one with an id is answered like any request.
+        """
+        ident = bytes(frame.id)
+        if not self._take_aside(peer, frame, method, now):
+            self.board.counts["dropped_asides"] += 1
+            if ident:
+                self._reply(peer, ident, sink)(error(ident, E_METHOD_NOT_FOUND, "unknown_method"))
+        elif ident:
+            self._reply(peer, ident, sink)(result(ident, b"null"))
+
+    def _take_aside(self, peer: Peer, frame: Envelope, method: str, now: float) -> bool:
+        """Do what an aside says. Returns: False for one that says nothing."""
         try:
             aside = _decode_aside(frame.params)
         except msgspec.DecodeError:
-            self.board.counts["dropped_asides"] += 1
-            return
+            return False
         if method == "$/cancelRequest":
             self.calls.cancel(peer, bytes(aside.id))
         elif method == "$/progress":
@@ -256,7 +271,8 @@ class Hub:
         elif method == "$/credit":
             self.calls.credit(peer, bytes(aside.id), aside.n)
         else:
-            self.board.counts["dropped_asides"] += 1
+            return False
+        return True
 
     def _said(self, peer: Peer, frame: Envelope, now: float, sink: Sink) -> None:
         """An `event` frame from a module is taken like a publish."""

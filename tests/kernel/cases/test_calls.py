@@ -427,3 +427,19 @@ async def test_w26_wrong_params_name_their_member_and_notifications_are_never_an
         await on.a.notify("event.subscribe", params)
         assert (await on.a.result("event.subscribe", {"events": []}))["events"] == ["kept.x"]
         assert [m for m in on.a.take() if "error" in m or m.get("id", 0) is None] == []
+
+
+@pytest.mark.parametrize(
+    "method", ["$/cancelRequest", "$/progress", "$/credit", "$/unknown", "module.shutdown_ack", "system.pong", "event"]
+)
+async def test_every_request_with_an_id_is_answered_alone_and_in_a_batch(method: str) -> None:
+    async with stage("a", "c") as on:
+        request = {"jsonrpc": "2.0", "id": "x", "method": method, "params": {"id": 1}}
+        await on.a.send(request)
+        await on.a.answer_to("x")
+        await on.a.send([request, {"jsonrpc": "2.0", "id": "y", "method": "kernel.info"}])
+        answers = await on.a.until(lambda m: isinstance(m, list))
+        assert {item["id"] for item in answers} == {"x", "y"}
+        await on.a.send({"jsonrpc": "2.0", "method": method, "params": {"id": 1}})
+        await on.a.settle()
+        assert [m for m in on.a.take() if "error" in m or "result" in m] == []
