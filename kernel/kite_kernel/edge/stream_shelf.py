@@ -14,7 +14,8 @@ import trio
 
 from kite_kernel._contract import CLOSE_NORMAL, STREAM_RINGS_BYTES, STREAMS_MAX
 from kite_kernel.core.stream import Stream, StreamConfig
-from kite_kernel.edge.stream_channel import Channel, DurableChannel, VolatileChannel
+from kite_kernel.edge.stream_channel import Channel, VolatileChannel
+from kite_kernel.edge.stream_durable import DurableChannel
 from kite_kernel.store.files import reason_of
 from kite_kernel.store.stream_log import Retention
 from kite_kernel.store.stream_numbers import StreamNumbers

@@ -17,7 +17,6 @@ Source: spec 40-streams §2 (Durable), 00-decisions §23 and §26, cases F-26, F
 """
 
 import json
-from bisect import bisect_right
 from collections.abc import Sequence
 from typing import Final
 
@@ -25,15 +24,14 @@ import attrs
 
 from kite_kernel.store.files import AppendFile, Files, reason_of
 from kite_kernel.store.stream_index import SegmentIndex, decode_index, encode_index, hash_id
+from kite_kernel.store.stream_reading import id_at, place_of, read_messages
 from kite_kernel.store.stream_record import encode_record
 from kite_kernel.store.stream_segment import (
-    HEAD,
     LogDamaged,
     Scan,
     encode_head,
     new_scan,
     note_record,
-    read_records,
     scan_segment,
     segment_name,
 )
@@ -332,38 +330,11 @@ class StreamLog:
             return []
         if after + 1 < self.first_seq:
             return None
-        segment = self._segment_of(after + 1)
-        if segment is None:
+        active = self._active  # first: what is sealed meanwhile is then found in either
+        place = place_of(self._sealed, active, after + 1)
+        if place is None:
             return None
-        first, offset, end = segment
-        found: list[tuple[int, bytes]] = []
-        size = 0
-        try:
-            for at, record in read_records(self._files, self._path(first), offset, end):
-                if record is None:
-                    raise LogDamaged(f"{self._path(first)}: the record at byte {at} is broken")
-                if record.seq <= after:
-                    continue
-                if record.seq > upto or (found and size + len(record.data) > bytes_max):
-                    break
-                found.append((record.seq, record.data))
-                size += len(record.data)
-        except FileNotFoundError:
-            return None
-        return found
-
-    def _segment_of(self, seq: int) -> tuple[int, int, int] | None:
-        """Return (first, a known offset at or before `seq`, end) of the segment that holds `seq`."""
-        sealed, active = self._sealed, self._active
-        if active is not None and seq >= active.first:
-            places = tuple(active.places)
-            at = bisect_right(places, (seq, active.end)) - 1
-            return active.first, places[max(at, 0)][1] if places else HEAD.size, active.end
-        at = bisect_right([index.first for index in sealed], seq) - 1
-        if at < 0:
-            return None
-        index = sealed[at]
-        return index.first, index.place_of(seq), index.size_bytes
+        return read_messages(self._files, self._path(place.first), place, after, upto=upto, bytes_max=bytes_max)
 
     def find(self, message_id: bytes) -> int | None:
         """Return the number under which `message_id` is kept, or None. Errors: OSError."""
@@ -373,14 +344,8 @@ class StreamLog:
         hashed = hash_id(message_id)
         for index in reversed(self._sealed):
             for seq in index.seqs_of(hashed):
-                if self._id_at(index, seq) == message_id:
+                if id_at(self._files, self._path(index.first), index, seq) == message_id:
                     return seq
-        return None
-
-    def _id_at(self, index: SegmentIndex, seq: int) -> bytes | None:
-        for _, record in read_records(self._files, self._path(index.first), index.place_of(seq), index.size_bytes):
-            if record is None or record.seq >= seq:
-                return record.message_id if record is not None and record.seq == seq else None
         return None
 
     def probe(self) -> None:
