@@ -39,7 +39,7 @@ def test_timelines_a_d_and_e_hold_and_are_printed_beside_what_is_promised() -> N
 
 def test_a_few_seconds_of_faults_break_nothing() -> None:
     classes = "kill module,kill kernel,kill watchdog,cut wire,tear wire,stop kernel"
-    done = _chaos("--scratch", "--seconds", "4", "--seed", "5", "--faults", classes, "--json")
+    done = _chaos("--scratch", "--seconds", "3", "--seed", "5", "--faults", classes, "--json")
     report = _document(done)
     assert report["held"] is True, report
     assert done.returncode == 0

@@ -158,7 +158,7 @@ def test_a_watchdog_that_was_stopped_restarts_nothing_when_it_wakes(played: Play
     before = {name: lab.pid(name) for name in ("h", "x", "kernel")}
     watchdog = lab.pid("watchdog")
     with Ears(lab.state) as ears:
-        for _ in range(3):
+        for _ in range(2):
             os.kill(watchdog, signal.SIGSTOP)
             time.sleep(0.8)  # longer than an answer may take
             os.kill(watchdog, signal.SIGCONT)
