@@ -83,6 +83,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return 0
     except Exception as error:
+        refused = _start_error(error)
+        if refused is not None:
+            for line in refused.lines:
+                print(f"kite-kernel: {line}", file=sys.stderr)  # noqa: T201
+            return refused.code
         place = _where(error)
         print(f"kite-kernel: a bug: {type(error).__name__} at {place}", file=sys.stderr)  # noqa: T201
         return EXIT_BUG
@@ -96,6 +101,13 @@ def tune_collector() -> None:
     gc.collect()
     gc.freeze()
     gc.set_threshold(*_COLLECTOR)
+
+
+def _start_error(error: BaseException) -> StartError | None:
+    """Find the refusal of a start that a nursery wrapped; None for a bug."""
+    while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
+        error = error.exceptions[0]
+    return error if isinstance(error, StartError) else None
 
 
 def _where(error: BaseException) -> str:
@@ -152,12 +164,13 @@ class _Start:
         tokens = self.tokens()
         tls = self._tls()
         listeners = sockets.inherited(os.environ) or [sockets.bind_tcp(self.config.host, self.config.port)]  # type: ignore[arg-type]
+        everything = list(listeners)
         try:
             unix = sockets.bind_unix(self.state_dir / "kernel.sock")
-            everything = [*listeners, *([unix] if unix else [])]
+            everything += [unix] if unix else []
             trio.run(self._serve, tokens, everything, listeners[0], tls)
         finally:
-            for sock in listeners:
+            for sock in everything:
                 sock.close()
             for name in ("kernel.json", "kernel.sock"):  # the next holder of the port must get nobody's token
                 with contextlib.suppress(OSError):
@@ -219,7 +232,11 @@ class _Start:
                 {**ready, "version": version(), "started_at": started_at, "epoch": self.epoch},
             )
         except OSError as error:
-            raise StartError(EXIT_PERMISSION, f"{self.state_dir / 'kernel.json'}: {error.strerror}") from None
+            text = f"{self.state_dir / 'kernel.json'}: {error.strerror}"
+            if self.args.ready_fd is None:
+                raise StartError(EXIT_PERMISSION, text) from None
+            # Whoever started us is told by descriptor: a full disk is no reason to leave an instance without a kernel.
+            _log.error(f"[kernel] {text}", key="kernel_json", path=str(self.state_dir / "kernel.json"))
         _log.info(f"[kernel] listening on {ready['url']}", key="listening", url=ready["url"], epoch=self.epoch)
         if self.args.tokens is None and self.args.tokens_fd is None:
             _log.info(
