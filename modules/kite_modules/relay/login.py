@@ -138,21 +138,21 @@ class Login:
         return CheckCode(self.user, code if isinstance(code, str) else "", recovery)
 
     def password_checked(self, user: str | None) -> Step:
-        """The first step's verdict: the user's name, or None."""
+        """Take the first step's verdict: the user's name, or None."""
         if user is None:
             return Close(_contract.CLOSE_AUTH_FAILED, FAILED_TEXT)
         self.user, self.state = user, CODE
         return Answer({"stage": "totp"})
 
     def code_checked(self, *, right: bool) -> Close | None:
-        """The second step's verdict; None = open."""
+        """Take the second step's verdict; None = open."""
         if not right:
             return Close(_contract.CLOSE_MFA_FAILED, CODE_TEXT)
         self.state = OPEN
         return None
 
     def resumed(self, user: str | None) -> Close | None:
-        """The verdict on a session; None = open."""
+        """Take the verdict on a session; None = open."""
         if user is None:
             return Close(_contract.CLOSE_AUTH_FAILED, "this session has ended; log in again")
         self.user, self.state = user, OPEN

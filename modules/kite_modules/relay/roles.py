@@ -1,4 +1,8 @@
-"""What a role may do: exact names, deny by default. Pure. Source: spec 80 §1, 05 §9 (Relay)."""
+"""What a role may do: exact names, deny by default. Pure. Source: spec 80 §1, 05 §9 (Relay), case X-31.
+
+viewer: registry, stats, health, logs, events. operator: also start, stop, restart, chat, streams, and the methods of
+modules. admin: all but what only makes sense on a connection of its own.
+"""
 
 from __future__ import annotations
 
@@ -19,40 +23,74 @@ _VIEWER: Final = frozenset(
         "event.unsubscribe",
         "launcher.status",
         "launcher.why",
-        "ownership.get",
-        "ownership.list",
+        "launcher.ping",
         "recovery.list",
         "replica.list",
         "stream.list",
         "stream.stats",
-        "chat.list",
-        "chat.get",
         "relay.whoami",
-        "relay.stream",
+        "relay.logout",
+        "relay.sessions",
+        "relay.revoke",
+        "relay.watch",
+        "relay.unwatch",
+        "relay.health",
+        "logs.query",
+        "logs.follow",
+        "logs.modules",
     }
 )
-_VIEWER_FAMILIES: Final = ("logs.",)
-_NEVER_OPERATOR: Final = (
-    "kernel.",
-    "launcher.",
-    "fact.",
-    "relay.",
-    "replica.",
-    "ownership.",
-    "recovery.",
-    "registry.",
-    "backup.",
-    "$/",
+_OPERATOR: Final = frozenset(
+    {
+        "launcher.start",
+        "launcher.stop",
+        "launcher.restart",
+        "launcher.wait",
+        "ownership.get",
+        "ownership.list",
+        "relay.tail",
+        "relay.untail",
+    }
 )
-_OPERATOR: Final = frozenset({"launcher.start", "launcher.stop", "launcher.restart", "kernel.closed", "kernel.pending"})
+# The kernel's own families and Kite's own modules: an operator has the names above of them, nothing else.
+_CLOSED_TO_OPERATORS: Final = frozenset(
+    {
+        "kernel",
+        "launcher",
+        "watchdog",
+        "registry",
+        "fact",
+        "relay",
+        "replica",
+        "ownership",
+        "recovery",
+        "logs",
+        "audit",
+        "backup",
+        "auth",
+        "login",
+        "system",
+        "module",
+        "$",
+    }
+)
+# What a module says of itself: sent over the relay's wire it would speak of the relay.
+_OWN_CONNECTION: Final = frozenset(
+    {"registry.register", "registry.unregister", "replica.register", "replica.heartbeat", "replica.leave"}
+)
 
 
 def may_call(role: str, method: str) -> bool:
     """True when somebody of this role may call this method, spelled exactly so."""
-    if method in _VIEWER or method.startswith(_VIEWER_FAMILIES) or method.endswith(".health"):
-        return role in ROLES
-    if role == ADMIN:
+    if role not in ROLES or method in _OWN_CONNECTION:
+        return False
+    if role == ADMIN or method in _VIEWER or method.endswith(".health"):
         return True
     if role != OPERATOR:
         return False
-    return method in _OPERATOR or not method.startswith(_NEVER_OPERATOR)
+    return method in _OPERATOR or method.partition(".")[0] not in _CLOSED_TO_OPERATORS
+
+
+def may_publish(event: str) -> bool:
+    """True for events that are not the system's or the relay's own words."""
+    return event.partition(".")[0] not in ("module", "system", "relay", "kernel", "launcher", "watchdog", "audit")
