@@ -6,6 +6,7 @@ Source: spec 05-surface §3, §6.
 from __future__ import annotations
 
 import contextlib
+import glob
 import os
 import shutil
 import subprocess
@@ -21,7 +22,8 @@ from kite_modules.chaos.look import Instance
 UP_S: Final = 120.0
 DOWN_S: Final = 90.0
 DISK_BYTES: Final = 64 * 1024 * 1024  # of the state directory's own small file system, where one can be made
-FAKETIME: Final = ("/usr/lib/x86_64-linux-gnu/faketime/libfaketime.so.1", "/usr/lib/faketime/libfaketime.so.1")
+FAKETIME: Final = ("/usr/lib/*/faketime/libfaketimeMT.so.1", "/usr/lib/faketime/libfaketimeMT.so.1")
+FAKETIME_VARIABLE: Final = "LIBFAKETIME"  # a library that lies elsewhere
 UNLIMITED: Final = 1_000_000  # restarts: here failing is the purpose
 
 TOML: Final = """\
@@ -66,7 +68,7 @@ class Scratch:
         self.instance = Instance(self.state)
         self.state.mkdir(mode=0o700)
         self.has_small_disk = small_disk and _mount(self.state)
-        self._library = next((name for name in FAKETIME if os.path.exists(name)), None) if clock else None
+        self._library = _library(folder) if clock else None
         self.clock_file = folder / "clock" if self._library else None
         modules = "".join(KITE_MODULE.format(name=name, unlimited=UNLIMITED) for name in ("alpha", "beta"))
         modules += PLAIN_MODULE.format(unlimited=UNLIMITED)
@@ -79,13 +81,7 @@ class Scratch:
         """Give the environment of the commands: nothing of another instance, and a clock that can be stepped."""
         out = {k: v for k, v in os.environ.items() if not k.startswith(("KITE_", "NOTIFY_", "LISTEN_"))}
         if self._library is not None:
-            out |= {
-                "LD_PRELOAD": self._library,
-                "FAKETIME_TIMESTAMP_FILE": str(self.clock_file),
-                "FAKETIME_NO_CACHE": "1",
-                "FAKETIME_DONT_FAKE_MONOTONIC": "1",
-                "DONT_FAKE_MONOTONIC": "1",
-            }
+            out |= _stepped(self._library, str(self.clock_file))
         return out
 
     def run(self, *words: str, within_s: float) -> subprocess.CompletedProcess[str]:
@@ -126,6 +122,31 @@ def scratch(
             subprocess.run(["umount", "-l", str(made.state)], check=False, capture_output=True)
         if not keep:
             shutil.rmtree(folder, ignore_errors=True)
+
+
+def _stepped(library: str, clock_file: str) -> dict[str, str]:
+    """Variables under which a process's wall clock stands in a file, and its monotonic clock is left alone."""
+    return {
+        "LD_PRELOAD": library,
+        "FAKETIME_TIMESTAMP_FILE": clock_file,
+        "FAKETIME_NO_CACHE": "1",
+        "FAKETIME_DONT_FAKE_MONOTONIC": "1",
+        "DONT_FAKE_MONOTONIC": "1",
+    }
+
+
+def _library(folder: Path) -> str | None:
+    """Find a libfaketime under which a program can still sleep: release 0.9.10 breaks that."""
+    given = os.environ.get(FAKETIME_VARIABLE)
+    found = [given] if given else [path for pattern in FAKETIME for path in glob.glob(pattern)]
+    trial = folder / "clock"
+    trial.write_text("+1d\n", "ascii")
+    for path in found:
+        environ = {**os.environ, **_stepped(path, str(trial))}
+        argv = [sys.executable, "-c", "import time; time.sleep(0.01)"]
+        if subprocess.run(argv, env=environ, check=False, capture_output=True, timeout=20).returncode == 0:
+            return path
+    return None
 
 
 def _mount(state: Path) -> bool:
