@@ -189,6 +189,45 @@ async def test_a_wire_that_ends_before_the_upgrade_counts_as_1006(tmp_path: Path
     assert tries >= 3
 
 
+async def test_a_hub_that_vanishes_is_left_and_asked_again(
+    hub: PlainHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("kite_modules.sdk.stream.ASK_S", 0.2)
+    out = tmp_path / "out"
+    hub.publish("a")
+    passes = True
+
+    async def proxy(client: trio.SocketStream) -> None:
+        server = await trio.open_tcp_stream("127.0.0.1", hub.port)
+
+        async def pump(source: trio.SocketStream, sink: trio.SocketStream) -> None:
+            try:
+                async for data in source:
+                    if not passes:  # as a tunnel does: no word, no end
+                        await trio.sleep_forever()
+                    await sink.send_all(data)
+            except (trio.BrokenResourceError, trio.ClosedResourceError):
+                pass
+            nursery.cancel_scope.cancel()
+
+        async with client, server, trio.open_nursery() as nursery:
+            nursery.start_soon(pump, client, server)
+            nursery.start_soon(pump, server, client)
+
+    async with trio.open_nursery() as nursery:
+        listeners = await nursery.start(partial(trio.serve_tcp, proxy, 0, host="127.0.0.1"))
+        port = listeners[0].socket.getsockname()[1]
+        async with trio.open_nursery() as inner:
+            inner.start_soon(consume, f"ws://127.0.0.1:{port}/sub", out, 2, 0.01, 0.02)
+            await until(lambda: out.exists() and lines(out) == [1])
+            passes = False
+            await trio.sleep(0.3)
+            passes = True
+            await trio.to_thread.run_sync(hub.publish, "b")
+            await until(lambda: lines(out) == [1, 2])
+        nursery.cancel_scope.cancel()
+
+
 async def test_a_second_writer_of_one_file_is_refused(hub: PlainHub, tmp_path: Path) -> None:
     out = tmp_path / "out"
     async with trio.open_nursery() as nursery:

@@ -230,7 +230,7 @@ def test_the_command_publishes_reads_and_measures(kernel: KernelProcess, capsys:
     assert json.loads(row)["seq"] == 8
     header, *rows = said("stats")[0]
     assert header.split()[0] == "stream"
-    assert [line.split()[0] for line in rows] == ["disk", "large", "small"]
+    assert [line.split()[0] for line in rows] == ["default", "disk", "large", "small"]
     assert "no such stream" in said("stats", "nobody-knows-it", code=1)[1]
     out = kernel.folder / "seqs"
     lines, error = said("consume", f"{kernel.url}/sub/small", "--out", str(out), "--stop-after", "9", code=1)

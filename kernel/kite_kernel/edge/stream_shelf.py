@@ -14,6 +14,7 @@ import trio
 
 from kite_kernel._contract import CLOSE_NORMAL, STREAM_RINGS_BYTES, STREAMS_MAX
 from kite_kernel.core.stream import Stream, StreamConfig
+from kite_kernel.core.stream_request import STREAM_DEFAULT
 from kite_kernel.edge.stream_channel import Channel, VolatileChannel
 from kite_kernel.edge.stream_durable import DurableChannel
 from kite_kernel.store.files import reason_of
@@ -75,13 +76,18 @@ class Shelf:
     # ---- beginning and end
 
     async def open(self) -> None:
-        """Open what stands on disk. A stream that can't be opened is `damaged`; the others go on."""
+        """Open what stands on disk. A stream that can't be opened is `damaged`; the others go on.
+
+        The unnamed stream always stands: `/stats` is asked before anybody has come.
+        """
         self._numbers = await trio.to_thread.run_sync(self._open_numbers)
         for name, config in self._configs.items():
             if config.durable:
                 await self._open_durable(name, config)
             else:
                 self._make_volatile(name, config, is_configured=True)
+        if STREAM_DEFAULT not in self._configs:
+            self._make_volatile(STREAM_DEFAULT, self._default, is_configured=True)
 
     def _open_numbers(self) -> StreamNumbers:
         try:
@@ -203,8 +209,8 @@ class Shelf:
             await self._open_durable(name, config)
             return True
         self._known_numbers().forget(name)
-        if config is not None:
-            self._make_volatile(name, config, is_configured=True)
+        if config is not None or name == STREAM_DEFAULT:
+            self._make_volatile(name, config or self._default, is_configured=True)
         return True
 
     def _move_aside(self, name: str, was_damaged: bool) -> None:

@@ -34,7 +34,7 @@ class StreamNumbers:
     """The file. A missing or broken one means new epochs, never numbers twice in one epoch."""
 
     def __init__(self, files: Files, path: str) -> None:
-        """Read what stands there. Errors: OSError other than a missing file."""
+        """Read what stands there; `was_broken` says that there was something and that it can't be read."""
         self._files = files
         self._path = path
         self._rows: dict[str, _Row] = {}
@@ -43,6 +43,9 @@ class StreamNumbers:
         try:
             raw = bytes(files.view(path))
         except FileNotFoundError:
+            return
+        except OSError:
+            self.was_broken = True
             return
         try:
             table = json.loads(raw)
@@ -94,11 +97,10 @@ class StreamNumbers:
 
     def close(self, exact: dict[str, int]) -> None:
         """Write the exact last numbers of the streams that were used. Errors: OSError."""
-        if not self._rows:
-            return
         for name, seq in exact.items():
             self._note(name, seq)
-        self._write(safe=True)
+        if any(row.reserved for row in self._rows.values()):
+            self._write(safe=True)
 
     def _write(self, *, safe: bool) -> None:
         streams = {name: {"epoch": row.epoch, "seq": row.reserved} for name, row in self._rows.items() if row.reserved}

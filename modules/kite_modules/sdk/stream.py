@@ -12,6 +12,7 @@ import math
 import os
 import random
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from typing import Any, Final, Protocol
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
@@ -21,13 +22,16 @@ import trio
 
 from kite_modules._contract import CLOSE
 from kite_modules.sdk.stream_file import SeqFile
-from kite_modules.sdk.transport import HANDSHAKE_S, Endpoint, Lost, WireLost, open_wire
+from kite_modules.sdk.transport import HANDSHAKE_S, Endpoint, Lost, Wire, WireLost, open_wire
 
 RETRY_CODES: Final = frozenset({1001, 1006, 1011, 1012, 1013})
 """Closes after which the other side may be different next time. Source: seeds/003."""
 
 GAPS_MAX: Final = 3
 """Times in a row that a hub may skip a number before it is taken at its word that the number is gone."""
+
+ASK_S: Final = 15.0
+"""A hub is asked for a pong this often, and has as long to give it: one that vanished says nothing by itself."""
 
 ABNORMAL: Final = 1006
 _NO_CODE: Final = (None, 1005, ABNORMAL)
@@ -138,6 +142,7 @@ async def read_wire(
             )
         except WireLost as lost:
             return end_of(lost.lost)
+        nursery.start_soon(ask_for_life, wire)
         try:
             while True:
                 text = await wire.receive()
@@ -158,6 +163,18 @@ async def read_wire(
     if failure is not None:
         raise failure
     return end
+
+
+async def ask_for_life(wire: Wire) -> None:
+    """Cut a wire whose other side has vanished; whoever reads it then hears of it."""
+    with suppress(WireLost):
+        while True:
+            await trio.sleep(ASK_S)
+            with trio.move_on_after(ASK_S) as patience:
+                await wire.ping()
+            if patience.cancelled_caught:
+                await wire.abort()
+                return
 
 
 class Message(msgspec.Struct):

@@ -17,7 +17,7 @@ import trio
 
 from kite_modules._contract import E_STORE_UNAVAILABLE, STREAM_ID_BYTES
 from kite_modules.sdk.errors import CallError, kernel_error
-from kite_modules.sdk.stream import StreamClosed, backoff, end_of
+from kite_modules.sdk.stream import StreamClosed, ask_for_life, backoff, end_of
 from kite_modules.sdk.transport import Endpoint, Wire, WireLost, open_wire
 
 _BASE_S: Final = 0.1
@@ -144,6 +144,7 @@ class Publisher:
                 )
                 self._sent = self._next - len(self._items)
                 nursery.start_soon(self._send_all, wire)
+                nursery.start_soon(ask_for_life, wire)
                 while True:
                     self._take(await wire.receive())
             except WireLost as error:

@@ -244,6 +244,13 @@ class Wire:
         self._stream.message_read()
         return message if isinstance(message, str) else None
 
+    async def ping(self) -> None:
+        """Ask for a pong and wait for it; the caller bounds the wait. Raises: WireLost. Cancel: safe."""
+        try:
+            await self._ws.ping()
+        except _GONE as error:
+            raise WireLost(self._how(error)) from None
+
     async def close(self, code: int = 1000, reason: str = "") -> None:
         """Close in order, by force after `CLOSE_S`. Cancel: shielded."""
         with trio.move_on_after(CLOSE_S, shield=True), suppress(Exception):  # closing what is gone is done
@@ -289,6 +296,11 @@ async def open_wire(
         lost = Lost(None, f"no upgrade within {handshake_s:g} s")
     except (OSError, trio.BrokenResourceError, trio.ClosedResourceError) as error:
         lost = Lost(None, f"no connection: {_first_line(error)}")
+    except trio.Cancelled:
+        if stream is not None:
+            with trio.CancelScope(shield=True):
+                await trio.aclose_forcefully(stream)
+        raise
     else:
         if ws is not None:
             return Wire(ws, stream)

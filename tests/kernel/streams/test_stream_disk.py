@@ -14,6 +14,8 @@ import trio
 from tests.support.power_cut import PowerCutFiles
 from tests.support.stream_box import StreamBox, heard, publish
 
+from kite_kernel.store.stream_segment import READ_BYTES
+
 DISK: dict[str, Any] = {"disk": {"durable": True, "ring": 5}}
 SEGMENT = "/disk/00000000000000000001.log"
 
@@ -165,11 +167,14 @@ async def test_a_durable_stream_replays_all_that_is_kept_not_only_its_ring(
     async with StreamBox(tmp_path, DISK, files=files) as box:
         pub = await box.pub("disk", ack=1)
         await publish(pub, *[f"m{n}" for n in range(1, 301)])
+        await publish(pub, *["x" * 10_000] * 200)
+        files.largest_read_bytes = 0
         sub = await box.sub("disk", last=0)
         await publish(pub, "live")
-        assert [frame["seq"] for frame in await heard(sub, 301)] == list(range(1, 302))
+        assert [frame["seq"] for frame in await heard(sub, 501)] == list(range(1, 502))
+        assert 0 < files.largest_read_bytes <= READ_BYTES  # never the whole log
     async with StreamBox(tmp_path, DISK, files=files) as box:
-        assert [frame["seq"] for frame in await heard(await box.sub("disk", last=250), 51)] == list(range(251, 302))
+        assert [frame["seq"] for frame in await heard(await box.sub("disk", last=450), 51)] == list(range(451, 502))
 
 
 async def test_retention_by_messages_is_exact_and_evicted_is_said(tmp_path: Path) -> None:
