@@ -15,12 +15,13 @@ from typing import Any
 
 import pytest
 import trio
+from tests.support.client import dropped_after
 from tests.support.kernel_process import KernelProcess
-from trio_websocket import WebSocketConnection, open_websocket_url
+from trio_websocket import WebSocketConnection
 
 WAIT_S = 40.0
-SCALE = 0.1
-LONG = " ".join(f"w{number}" for number in range(120))
+SCALE = 0.15
+LONG = " ".join(f"w{number}" for number in range(60))
 SCRIPT = [
     {"match": "^long$", "reply": LONG},
     {"match": "^tool$", "tool": "slow", "arguments": {"seconds": 3}},
@@ -133,7 +134,7 @@ class Person:
 
 @asynccontextmanager
 async def person(instance: Instance) -> AsyncIterator[Person]:
-    async with open_websocket_url(f"{instance.kernel.url}/ws") as wire:
+    async with dropped_after(f"{instance.kernel.url}/ws") as wire:
         someone = Person(wire)
         await someone.call("auth", token=instance.kernel.tokens["person"])
         due = time.monotonic() + WAIT_S

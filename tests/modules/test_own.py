@@ -16,19 +16,28 @@ from typing import Any
 
 import pytest
 import trio
+from tests.support.client import dropped_after
 from tests.support.kernel_process import KernelProcess
-from trio_websocket import open_websocket_url
 
 PROGRAM = Path(__file__).parent / "programs" / "writer.py"
-SCALE = 0.1  # expiry 3 s, quiet 0.5 s, lease 3 s
+SCALE = 0.15  # expiry 4.5 s, quiet 0.75 s, lease 4.5 s
 WAIT_S = 30.0
 ASKERS = itertools.count()  # each question comes as another module: the rate limit counts them one by one
 
 
+ROLES = {"r1": "module", "r2": "module", "o": "operator"}
+
+
 @pytest.fixture
 def kernel(tmp_path: Path) -> Iterator[KernelProcess]:
-    roles = {"r1": "module", "r2": "module", "o": "operator"}
-    with KernelProcess(tmp_path, roles, scale=SCALE) as running:
+    with KernelProcess(tmp_path, ROLES, scale=SCALE) as running:
+        yield running
+
+
+@pytest.fixture
+def patient_kernel(tmp_path: Path) -> Iterator[KernelProcess]:
+    """One whose replicas outlive the slowest restart of a kernel."""
+    with KernelProcess(tmp_path, ROLES) as running:
         yield running
 
 
@@ -44,7 +53,7 @@ def start(kernel: KernelProcess, name: str, *arguments: str) -> subprocess.Popen
 
 def ask(kernel: KernelProcess, method: str, **params: Any) -> Any:
     async def call() -> Any:
-        async with open_websocket_url(f"{kernel.url}/ws") as wire:
+        async with dropped_after(f"{kernel.url}/ws") as wire:
             auth = {"token": kernel.tokens["o"], "module_id": f"asker{next(ASKERS)}"}
             for number, (name, given) in enumerate((("auth", auth), (method, params))):
                 request = {"jsonrpc": "2.0", "id": number, "method": name, "params": given}
@@ -107,7 +116,8 @@ def test_another_replica_goes_on_where_the_lost_one_stood(kernel: KernelProcess,
         assert causes == {"shutdown" if how == "term" else "lost"}
 
 
-def test_a_killed_kernel_costs_an_owner_nothing(kernel: KernelProcess) -> None:
+def test_a_killed_kernel_costs_an_owner_nothing(patient_kernel: KernelProcess) -> None:
+    kernel = patient_kernel
     with ExitStack() as stack:
         first = start(kernel, "r1", "k")
         stack.callback(first.wait)
