@@ -22,6 +22,7 @@ from kite_launcher.keeper.desk import Desk
 from kite_launcher.keeper.housekeeping import LOOK_S, Housekeeping
 from kite_launcher.keeper.journal import Journal
 from kite_launcher.keeper.loop import IDLE_S, Loop
+from kite_launcher.keeper.lost import LostBook
 from kite_launcher.keeper.processes import become_subreaper
 from kite_launcher.keeper.statedir import StateDir
 from kite_launcher.keeper.store import LogStore, utc_stamp
@@ -40,7 +41,13 @@ class Keeper:
         self._say_on: Callable[[str], None] = lambda text: None  # nobody listens yet
         self._state_dir = state_dir
         settings = KeeperSettings()
-        self.store = LogStore(state_dir.way / "logs", _policy(settings), self.say, state_dir.path / "logs")
+        self.store = LogStore(
+            state_dir.way / "logs",
+            _policy(settings),
+            self.say,
+            state_dir.path / "logs",
+            LostBook(state_dir.way / "keeper.lost"),
+        )
         self._own = self.store.get(OWN_NAME)
         journal = Journal(state_dir.way / "keeper.journal")
         self._make_whole(journal)
@@ -108,7 +115,7 @@ class Keeper:
         self.housekeeping.look()
         if not self.desk.connected and self.children.is_over() and self.housekeeping.nothing_left():
             self.loop.ended = True
-        calm = self.desk.connected and not self.desk.log_state().troubles
+        calm = self.desk.connected and not self.store.troubles()
         self._tick_in(IDLE_S if calm else LOOK_S)
 
     def _tick_in(self, seconds: float) -> None:

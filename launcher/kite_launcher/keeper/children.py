@@ -13,7 +13,7 @@ from typing import Final
 
 import attrs
 
-from kite_launcher.core.keeper_orders import Exited, KeptRecord, SpawnFailed, SpawnOrder
+from kite_launcher.core.keeper_orders import Exited, KeptRecord, LogState, SpawnFailed, SpawnOrder
 from kite_launcher.keeper.books import ExitBook, RecordBook
 from kite_launcher.keeper.journal import Journal
 from kite_launcher.keeper.loop import Loop
@@ -317,6 +317,18 @@ class Children:
     def is_over(self) -> bool:
         """Whether nothing runs and no pipe has a writer any more."""
         return not any(child.alive or child.readers for child in self.all.values())
+
+    def log_state(self) -> LogState:
+        """Tell whether every line finds its place."""
+        store = self.store
+        troubles = store.troubles()
+        return LogState(
+            ok=not any(trouble.failing for trouble in troubles),
+            troubles=troubles,
+            exits_lost=self.exits.lost,
+            lines=store.lines,
+            bytes=store.bytes,
+        )
 
     def save_soon(self) -> None:
         """Write down what runs, a moment later."""

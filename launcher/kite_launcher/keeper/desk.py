@@ -21,7 +21,6 @@ from kite_launcher.core.keeper_orders import (
     Exited,
     KeeperSettings,
     KeptRecord,
-    LogState,
     LogTrouble,
     SpawnFailed,
     SpawnOrder,
@@ -303,19 +302,7 @@ class Desk:
         return {}
 
     def _do_log_state(self, number: int, frame: dict[str, Any], fds: list[int]) -> dict[str, Any]:
-        return {"state": self.log_state().to_wire()}
-
-    def log_state(self) -> LogState:
-        """Tell whether every line finds its place."""
-        store = self._children.store
-        troubles = store.troubles()
-        return LogState(
-            ok=not any(trouble.failing for trouble in troubles),
-            troubles=troubles,
-            exits_lost=self._children.exits.lost,
-            lines=store.lines,
-            bytes=store.bytes,
-        )
+        return {"state": self._children.log_state().to_wire()}
 
     def _do_open_log(self, number: int, frame: dict[str, Any], fds: list[int]) -> None:
         made = open_output(large=False)
@@ -349,7 +336,7 @@ class Desk:
         troubles = self._children.store.troubles()
         if self._connection is not None and self._connection.greeted and troubles != self._told:
             self._told = troubles
-            self._send({"push": "trouble", "state": self.log_state().to_wire()})
+            self._send({"push": "trouble", "state": self._children.log_state().to_wire()})
 
     def close(self) -> None:
         """Remove the socket and let go of the launcher."""

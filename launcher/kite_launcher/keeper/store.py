@@ -18,6 +18,7 @@ from typing import Final
 from kite_launcher.core.keeper_orders import LogTrouble
 from kite_launcher.core.logline import StoredLine, format_record, parse_line
 from kite_launcher.core.logrotate import OldFile, Policy, must_rotate, over_total, plan_rotation
+from kite_launcher.keeper.lost import NOTHING, LostBook
 
 RETRY_S: Final = 0.1  # a failing log is tried this often; in between its lines are counted, not formatted
 LOOK_S: Final = 0.5  # how often the path is compared with the open file (a moved folder)
@@ -47,6 +48,7 @@ class LogFile:
         say: Callable[[str], None],
         rotated: Callable[[], None],
         shown: Path | None = None,
+        lost: LostBook | None = None,
     ) -> None:
         self.name = name
         self._shown = (shown or folder) / f"{name}.log"
@@ -63,11 +65,10 @@ class LogFile:
         self._torn = False
         self._problem: OSError | None = None
         self._retry_at = 0.0
-        self._lost_lines = 0  # since the last line that said so
-        self._lost_bytes = 0
-        self._lost_since = ""
-        self.dropped_lines = 0
-        self.dropped_bytes = 0
+        self._lost = lost
+        self._lost_lines, self._lost_bytes, self._lost_since = lost.get(name) if lost is not None else NOTHING
+        self.dropped_lines = self._lost_lines
+        self.dropped_bytes = self._lost_bytes
 
     @property
     def room_bytes(self) -> int:
@@ -203,10 +204,15 @@ class LogFile:
     def count_lost(self, lines: int, raw_bytes: int) -> None:
         """Count output that no file holds."""
         self._lost_since = self._lost_since or utc_stamp()
-        self._lost_lines += lines
-        self._lost_bytes += raw_bytes
+        self._set_lost(self._lost_lines + lines, self._lost_bytes + raw_bytes)
         self.dropped_lines += lines
         self.dropped_bytes += raw_bytes
+
+    def _set_lost(self, lines: int, size_bytes: int) -> None:
+        """Set what is lost since the last line that said so, here and where it outlives us."""
+        self._lost_lines, self._lost_bytes = lines, size_bytes
+        if self._lost is not None:
+            self._lost.put(self.name, lines, size_bytes, self._lost_since)
 
     def _fail(self, problem: OSError, now: float) -> None:
         first = self._problem is None
@@ -221,8 +227,8 @@ class LogFile:
         self._problem = None
         if said:
             lost = f"{_lines(self._lost_lines)} missing ({self._lost_bytes} bytes)"
-            self._lost_lines = self._lost_bytes = 0
             self._lost_since = ""
+            self._set_lost(0, 0)
             self._say(f"log {self.name}: written again; {lost}")
 
     def trouble(self) -> LogTrouble | None:
@@ -278,8 +284,16 @@ class LogStore:
     `shown` is the folder's name for people where `folder` is a way by descriptor.
     """
 
-    def __init__(self, folder: Path, policy: Policy, say: Callable[[str], None], shown: Path | None = None) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        policy: Policy,
+        say: Callable[[str], None],
+        shown: Path | None = None,
+        lost: LostBook | None = None,
+    ) -> None:
         self.folder = folder
+        self._lost = lost
         self._shown = shown
         self._policy = policy
         self._say = say
@@ -290,7 +304,9 @@ class LogStore:
     def get(self, name: str) -> LogFile:
         """Give the log of this name."""
         if name not in self._logs:
-            self._logs[name] = LogFile(self.folder, name, self._policy, self._say, self.hold_total, self._shown)
+            self._logs[name] = LogFile(
+                self.folder, name, self._policy, self._say, self.hold_total, self._shown, self._lost
+            )
         return self._logs[name]
 
     def set_policy(self, policy: Policy) -> None:

@@ -11,6 +11,7 @@ import pytest
 from kite_launcher.core.logline import cut, format_cut, parse_line
 from kite_launcher.core.logrotate import Policy
 from kite_launcher.keeper import store
+from kite_launcher.keeper.lost import LostBook
 from kite_launcher.keeper.statedir import StateDir
 from kite_launcher.keeper.store import LogFile, LogStore
 
@@ -41,9 +42,9 @@ class Disk:
 class Writer:
     """Writes numbered lines to a log, as the reader of a stream does."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, lost: LostBook | None = None) -> None:
         self.said: list[str] = []
-        self.log = LogFile(folder / "logs", "x", POLICY, self.said.append, lambda: None)
+        self.log = LogFile(folder / "logs", "x", POLICY, self.said.append, lambda: None, lost=lost)
         self.written = 0
         self.now = 0.0
 
@@ -134,6 +135,34 @@ def test_a_log_that_failed_says_that_it_is_well_without_a_new_line(
     assert not log.failing
     [trouble] = logs.troubles()
     assert (trouble.failing, trouble.dropped_lines, trouble.dropped_bytes) == (False, 1, 2)
+
+
+def test_a_killed_keeper_does_not_forget_what_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "lost"
+    disk, writer = Disk(monkeypatch, 400), Writer(tmp_path, lost=LostBook(path))
+    for _ in range(4):
+        writer.lines(50)
+    disk.left = 1 << 20
+    again = Writer(tmp_path, lost=LostBook(path))
+    again.written = writer.written
+    again.lines(10)
+    kept, lost = again.seen()
+    assert len(kept) + lost == again.written
+    assert LostBook(path).get("x") == (0, 0, "")
+
+
+def test_the_book_of_what_is_missing_has_a_place_for_many_and_frees_it(tmp_path: Path) -> None:
+    book = LostBook(tmp_path / "lost")
+    for number in range(300):
+        book.put(f"m{number}", number + 1, 2, "2026-11-30T09:12:13.123456Z")
+    assert LostBook(tmp_path / "lost").get("m200") == (201, 2, "2026-11-30T09:12:13.123456Z")
+    assert book.get("m299") == (0, 0, "")
+    book.put("m200", 0, 0, "")
+    book.put("m299", 7, 8, "")
+    assert LostBook(tmp_path / "lost").get("m299") == (7, 8, "")
+    (tmp_path / "lost").write_bytes(b"\xff" * 100_000)
+    LostBook(tmp_path / "lost").put("x", 1, 1, "")
+    assert LostBook(tmp_path / "nowhere" / "lost").get("x") == (0, 0, "")
 
 
 def test_a_state_directory_that_is_gone_is_a_state_and_no_crash(tmp_path: Path) -> None:
