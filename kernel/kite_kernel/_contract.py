@@ -173,6 +173,7 @@ METHODS: Final[dict[str, Method]] = {
     'event.unsubscribe': Method('event.unsubscribe', 'all', {'events': 'list'}, ('events',)),
     'event.publish': Method('event.publish', 'all', {'event': 'str', 'data': 'any?', 'exclude_self': 'bool?', 'retain': 'bool?', 'key': 'str?'}, ('delivered',)),
     'kernel.get_connection_stats': Method('kernel.get_connection_stats', 'all', {'module_id': 'str?'}, ('modules',)),
+    'kernel.flows': Method('kernel.flows', 'all', {}, ('flows',)),
     'kernel.info': Method('kernel.info', 'all', {}, ('version', 'protocol', 'epoch', 'uptime_s', 'timing', 'limits', 'connections', 'modules')),
     'kernel.pending': Method('kernel.pending', 'admin', {}, ('calls',)),
     'kernel.closed': Method('kernel.closed', 'admin', {'limit': 'int?'}, ('closed',)),

@@ -29,7 +29,7 @@ from kite_kernel._contract import (
 )
 from kite_kernel.core.near import nearest
 from kite_kernel.core.once import Once
-from kite_kernel.core.peer import Call
+from kite_kernel.core.peer import ASKED_MAX, Call
 from kite_kernel.core.pending import Pending
 from kite_kernel.core.registry import State
 from kite_kernel.core.services import Services
@@ -164,6 +164,9 @@ class Calls:
         self.pending.add(call)
         call.caller.calls[call.caller_id] = call
         callee.working += 1
+        asked = call.caller.asked
+        if callee.id in asked or len(asked) < ASKED_MAX:
+            asked[callee.id] = asked.get(callee.id, 0) + 1
         whole = text_header(len(body)) + body
         if callee.link is None or callee.link.closing:
             call.frame = whole

@@ -88,6 +88,9 @@ class Lane:
         self.waiting: dict[int | str, Laned] = {}
 
 
+ASKED_MAX: Final = 256  # callees that are told apart for one caller: a picture of who works with whom, no ledger
+
+
 class Peer:
     """A module as the hub sees it, from its first authentication until it is offline and forgotten."""
 
@@ -96,6 +99,7 @@ class Peer:
         "ack_asked",
         "acknowledged",
         "admin",
+        "asked",
         "bytes_in",
         "bytes_out",
         "calls",
@@ -166,6 +170,7 @@ class Peer:
         self.subscriptions: dict[str, Lane | None] = {}
         self.calls: dict[bytes, Call] = {}  # its own in flight, by the text of its id
         self.working = 0  # calls in its hands
+        self.asked: dict[str, int] = {}  # callee -> calls since it came, for `kernel.flows`; bounded by ASKED_MAX
         # the queue
         self.out: list[Any] = []  # bytes; and, where `laned`, Laned and held Call too
         self.touched = False  # stands in `Board.touched` already

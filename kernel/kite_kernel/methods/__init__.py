@@ -23,6 +23,7 @@ def table(hub: Hub) -> dict[str, Handler]:
         "event.unsubscribe": event.unsubscribe,
         "kernel.info": kernel.info,
         "kernel.get_connection_stats": kernel.get_connection_stats,
+        "kernel.flows": kernel.flows,
         "kernel.pending": kernel.pending,
         "kernel.closed": kernel.closed,
         "kernel.drain": kernel.drain,

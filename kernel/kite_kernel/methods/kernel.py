@@ -73,6 +73,16 @@ def _stats(hub: Hub, peer: Peer, now: float) -> dict[str, Any]:
     }
 
 
+def flows(hub: Hub, ask: Ask) -> Answer:
+    """Tell who has called whom how often, since the caller came; no params."""
+    rows = [
+        {"caller": peer.id, "callee": callee, "calls": calls}
+        for peer in hub.board.peers.values()
+        for callee, calls in peer.asked.items()
+    ]
+    return encode({"flows": rows})
+
+
 def pending(hub: Hub, ask: Ask) -> Answer:
     """Tell every call in flight, the oldest first; no params."""
     rows = [
