@@ -41,6 +41,7 @@ from kite_launcher.edge.reloading import Reloading
 from kite_launcher.edge.statedir import StateDir
 from kite_launcher.edge.terminal import Terminal, has_terminal
 from kite_launcher.edge.tokens import OPERATOR, TokenTable
+from kite_launcher.edge.watchdog_room import WatchdogRoom
 from kite_launcher.edge.wire import KernelWire
 
 FILES_LOOK_S: Final = 1.0
@@ -152,6 +153,7 @@ class Launcher:
         self._room = KernelRoom(
             self._instance.kernel, self._house, state, self._wire, probe_s=spec.timing.ping_active_s
         )
+        self._watch = WatchdogRoom(lambda: self._instance.watchdog, self._house, self._wire, scale=spec.timing.scale)
         self._reloading = Reloading(
             self._instance,
             self._keeper,
@@ -203,6 +205,7 @@ class Launcher:
                     self._wire.serve,
                     self._room.run,
                     self._room.watch,
+                    self._watch.watch,
                     self._alarms.run,
                     self._watch_files,
                     self._tell_service_manager,
