@@ -180,3 +180,18 @@ def test_a_kernel_that_was_stopped_costs_no_module_its_life(played: Played) -> N
         assert "watchdog.restart" not in ears.names()
     lab.until_well()
     assert {name: lab.pid(name) for name in before} == before
+
+
+def test_a_hung_watchdog_is_replaced_by_the_launcher(played: Played) -> None:
+    lab = played.lab
+    lab.until_well()
+    before = {name: lab.pid(name) for name in ("h", "x", "kernel")}
+    watchdog = lab.pid("watchdog")
+    with Ears(lab.state) as ears:
+        os.kill(watchdog, signal.SIGSTOP)
+        _, alarm = ears.wait("launcher.alarm", name="watchdog")
+    assert alarm["kind"] == "hang"
+    lab.until(lambda: not alive(watchdog), "the stopped watchdog is gone")
+    lab.until(lambda: lab.pid("watchdog") not in (0, watchdog), "a new watchdog")
+    lab.until_well()
+    assert {name: lab.pid(name) for name in before} == before

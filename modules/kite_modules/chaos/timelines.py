@@ -2,7 +2,7 @@
 
 A: a wire cut of 3 s, nobody is told. B: the launcher is killed, a fresh instance 40 s later. C: a normal exit, nothing
 comes back. D: three pings missed, closed 4012, back by the strategy table. E: the 21st authentication within 10 s is
-refused with 4020 and succeeds after the cooldown. All times scale together. Source: spec 60-watchdog §3.
+refused with 4020 and succeeds after the cooldown. F: a module's full cycle of states. All times scale together. Source: spec 60-watchdog §3.
 """
 
 from __future__ import annotations
@@ -304,6 +304,50 @@ async def _try_auth(url: str, token: str, module_id: str) -> int | None:
         raise
 
 
+async def timeline_f(scratch: Scratch, scale: float) -> Timeline:
+    """A module's full cycle: connected, registered, ready, cut, offline after the debounce, and ready again."""
+    line = Timeline("F", "a module's full cycle: ready, cut, offline at 5 s, ready again")
+    url, token = _where(scratch.instance)
+    host, _, port = url.partition("://")[2].rpartition(":")
+    proxy, ears = Proxy(host, int(port)), Ears()
+    async with (
+        connected(url, token, "chaos-ears", ears.hear, events=(">",)) as peer,
+        trio.open_nursery() as nursery,
+    ):
+        through = await nursery.start(proxy.run)
+
+        async def by_proxy() -> trio.abc.Stream:
+            return await trio.open_tcp_stream("127.0.0.1", through)
+
+        begin = trio.current_time()
+        settings = Settings(url=url, token=token, module_id="chaos-f")
+        async with Module("chaos-f").connected(settings, connect=by_proxy) as kite:
+            ready = await ears.wait("module.ready", 5 + SLACK_S, module_id="chaos-f")
+            ears.heard.clear()
+            cut = trio.current_time()
+            proxy.refuse = True
+            proxy.cut()
+            offline = await ears.wait("module.offline", 5 * scale + SLACK_S, module_id="chaos-f")
+            refused = await peer.call("chaos-f.health", {})
+            proxy.refuse = False
+            back = trio.current_time()
+            await _until_answered(kite)
+            again = await ears.wait("module.ready", 5 + SLACK_S, module_id="chaos-f")
+            answered = await peer.call("chaos-f.health", {})
+        nursery.cancel_scope.cancel()
+    for what, promised_s, since, at, exact in (
+        ("module.ready", 1.0, begin, ready, False),
+        ("module.offline", 5 * scale, cut, offline, True),
+        ("module.ready again", 1.0, back, again, False),
+    ):
+        line.measures.append(Measure(what, promised_s, None if at is None else at - since, exact))
+    if refused is None or refused.get("error", {}).get("code") != -32001:
+        line.faults.append(f"a call to it while it was offline was answered {refused}")
+    if answered is None or "result" not in answered:
+        line.faults.append(f"a call to it afterwards was answered {answered}")
+    return line
+
+
 Runner = Callable[[Scratch, float], Awaitable[Timeline]]
 ALL: Final[dict[str, Runner]] = {
     "A": timeline_a,
@@ -311,6 +355,7 @@ ALL: Final[dict[str, Runner]] = {
     "C": timeline_c,
     "D": timeline_d,
     "E": timeline_e,
+    "F": timeline_f,
 }
 
 

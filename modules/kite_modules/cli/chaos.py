@@ -35,7 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--scratch", action="store_true", help="make an instance of its own in a temporary folder")
     parser.add_argument("--scale", type=float, default=0.1, help="[timing] scale of the scratch instance (0.1)")
     parser.add_argument("--launcher-kills", type=int, metavar="N", help="kill the launcher N times, in random phases")
-    parser.add_argument("--timelines", metavar="NAMES", help="measure timelines of the specification, as ABCDE")
+    parser.add_argument("--timelines", metavar="NAMES", help="measure timelines of the specification, as ABCDEF")
     parser.add_argument("--full", action="store_true", help="all timelines at full length, then chaos")
     parser.add_argument("--keep", action="store_true", help="leave the scratch folder behind")
     parser.add_argument("--yes", action="store_true", help="really hurt the instance that is meant")
@@ -107,9 +107,9 @@ def _run_scratch(args: argparse.Namespace, seed: int, classes: tuple[str, ...] |
     from kite_modules.chaos.scratch import scratch
 
     measured: list[Any] = []
-    names = "ABCDE" if args.full else (args.timelines or "").upper()
-    if unknown := [name for name in names if name not in "ABCDE"]:
-        raise Failure(USAGE, f"no timeline {unknown[0]!r}", "there are A, B, C, D and E")
+    names = "ABCDEF" if args.full else (args.timelines or "").upper()
+    if unknown := [name for name in names if name not in "ABCDEF"]:
+        raise Failure(USAGE, f"no timeline {unknown[0]!r}", "there are A, B, C, D, E and F")
     if names:
         measured = _timelines(args, 1.0 if args.full else args.scale, names)
         if args.timelines and not args.full:
