@@ -17,7 +17,7 @@ from typing import Final
 
 import trio
 
-from kite_launcher.core.keeper_orders import Exited, KeeperSettings, LogState, Spawned, SpawnFailed, SpawnOrder
+from kite_launcher.core.keeper_orders import Exited, Forked, KeeperSettings, LogState, Spawned, SpawnFailed, SpawnOrder
 from kite_launcher.core.proc import Identity
 from kite_launcher.core.records import ProcessRecord
 from kite_launcher.core.restart import GiveUp, Policy, RestartAt, Tally
@@ -33,6 +33,7 @@ NAME: Final = "logkeeper"
 KEEPER_BACKOFF_S: Final = 0.05  # a keeper is back within a second, whatever happened…
 KEEPER_BACKOFF_MAX_S: Final = 0.2  # …also the fifth time, on a busy machine
 ASK_TIMEOUT_S: Final = 2.0
+SPAWNS: Final = 16  # at once: enough to share a write of the records, few enough that a keeper answers in between
 LAST_WORD_S: Final = 5.0
 _PR_SET_CHILD_SUBREAPER: Final = 36
 
@@ -49,6 +50,7 @@ class KeeperHouse:
         self._former: KeeperLink | None = None
         self._identity: Identity | None = None
         self._pulse = Pulse()
+        self._spawns = trio.CapacityLimiter(SPAWNS)
         self._tally = Tally(
             Policy("always", OWN_RESTARTS, OWN_WITHIN_S, KEEPER_BACKOFF_S, KEEPER_BACKOFF_MAX_S, healthy_reset_s=60.0)
         )
@@ -132,21 +134,21 @@ class KeeperHouse:
         """Start a program; when the keeper dies over it, say how far it had come."""
         seen: list[Spawned] = []
 
-        async def note(forked: object) -> None:
-            seen.append(Spawned(forked.name, forked.run, forked.pid, forked.start_ticks))  # type: ignore[attr-defined]
-            await on_forked(forked)  # type: ignore[arg-type]
+        async def note(forked: Forked) -> None:
+            seen.append(Spawned(forked.name, forked.run, forked.pid, forked.start_ticks))
+            await on_forked(forked)
 
-        while True:
-            link = await self._living()
-            try:
-                return await link.spawn(order, note)
-            except KeeperGone:
-                if seen:
+        async with self._spawns:
+            while True:
+                link = await self._living()
+                try:
+                    return await link.spawn(order, note)
+                except KeeperGone:
                     # Before exec it ends with the keeper; after exec it runs on and falls to us.
                     await trio.sleep(ASK_TIMEOUT_S / 4)
-                    last = seen.pop()
-                    handle = self._processes.open(Identity(last.pid, last.start_ticks))
-                    if handle is not None:
+                    last = seen.pop() if seen else None
+                    handle = self._processes.open(Identity(last.pid, last.start_ticks)) if last is not None else None
+                    if handle is not None and last is not None:
                         handle.close()
                         return last
 
