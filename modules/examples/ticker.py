@@ -19,7 +19,7 @@ async def tick(kite: Kite) -> None:
     global ticks
     while True:
         ticks += 1
-        await kite.call("stream.publish", {"stream": "ticks", "data": f"tick {ticks}"})
+        await kite.stream("ticks").publish(f"tick {ticks}")
         await kite.publish("ticker.tick", {"n": ticks})
         await trio.sleep(1)
 

@@ -2,39 +2,27 @@
 
 from __future__ import annotations
 
-import logging
-from collections.abc import AsyncGenerator, Callable, Generator
+from collections.abc import AsyncGenerator, Generator
 from contextlib import asynccontextmanager, contextmanager
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any
 
 import attrs
-import msgspec
 import trio
 
-from kite_modules import _contract
-from kite_modules.sdk import frames, log
-from kite_modules.sdk.errors import CallError, kernel_error
+from kite_modules.sdk import frames
 from kite_modules.sdk.events import QUEUE_MAX, Dispatcher, Policy, Subscription
-from kite_modules.sdk.link import Link, StateWatch
-from kite_modules.sdk.pending import Pending
+from kite_modules.sdk.link import Link
+from kite_modules.sdk.publishing import Publishing
 from kite_modules.sdk.session import State
-from kite_modules.sdk.values import Values
+from kite_modules.sdk.watch import StateWatch
 
 if TYPE_CHECKING:
     from kite_modules.sdk.own import Replica
     from kite_modules.sdk.own import Session as Owned
     from kite_modules.sdk.stream_handle import Stream
 
-CALL_S: Final = 30.0
-"""The contract's default deadline of a call, until the kernel says its own."""
-_GRACE_S: Final = 2.0  # the kernel answers −32003 itself; this long after it we stop believing that it will
-_IN_FLIGHT_MAX: Final = _contract.MAX_IN_FLIGHT - 24  # below the kernel's bound: sync, health and publishes need room
-_TIMEOUT_MAX_S: Final = 30 * 86400.0  # a call that takes longer is a job: give it a name and poll
-CREDIT: Final = 16
-Away = Literal["keep", "refuse", "wait"]
 
-
-class Kite:
+class Kite(Publishing):
     """One client: calls, publishes, subscriptions, streams.
 
     Everything here is safe to cancel. Calls survive a cut wire: they go on when the session resumes, else they end with
@@ -42,9 +30,8 @@ class Kite:
     """
 
     def __init__(self, link: Link, dispatcher: Dispatcher) -> None:
-        self._link = link
+        super().__init__(link)
         self._dispatcher = dispatcher
-        self._slots = trio.Semaphore(_IN_FLIGHT_MAX)
         self.stopping = trio.Event()
         """Set as soon as this client is told to end, or ends by itself."""
         self.nursery: trio.Nursery | None = None
@@ -97,7 +84,7 @@ class Kite:
 
     def states(self) -> StateWatch:
         """Return each state as it comes: `async for state in kite.states()`, beginning with the present one."""
-        return self._link.watch()
+        return self._link.states.watch()
 
     def statistics(self) -> dict[str, Any]:
         """Return this client's counters."""
@@ -117,188 +104,7 @@ class Kite:
         """Return `reconnect_attempt_total{reason}` and the attempts' Gini coefficient as Prometheus text."""
         return self._link.attempts.metrics(now=trio.current_time())
 
-    # ------------------------------------------------------------------ calls
-
-    async def call(
-        self,
-        method: str,
-        params: Any = None,
-        *,
-        timeout: float | None = None,  # noqa: ASYNC109  # the deadline travels with the call
-        key: str | None = None,
-        wait: bool = True,
-        on_progress: Callable[[Any], None] | None = None,
-        result: Any = Any,
-        meta: dict[str, Any] | None = None,
-    ) -> Any:
-        """Call a method (`module.method`) and return its result.
-
-        Args: `timeout` in seconds (the kernel's default otherwise); `key` makes a repeated call count once;
-        `wait=False` refuses at once what would have to wait for a connection or a module on its way back; `result` a
-        type that the result is checked against.
-        Raises: CallError; TypeError for params that JSON can't say; msgspec.ValidationError for a result of another
-        type. Cancel: the callee is told.
-        """
-        pending = await self._request(
-            method, frames.encode({} if params is None else params), timeout, key, wait, on_progress, meta
-        )
-        assert pending.raw is not None
-        return msgspec.json.decode(pending.raw, type=result)
-
-    async def _request(
-        self,
-        method: str,
-        params: str,
-        timeout_s: float | None,
-        key: str | None,
-        wait: bool,
-        on_progress: Callable[[Any], None] | None,
-        meta: dict[str, Any] | None,
-        values: Values | None = None,
-    ) -> Pending:
-        """Send one call and wait for its one end. Raises: CallError."""
-        exchange = self._link.exchange
-        if self.state is State.STOPPED or (not wait and self.state is not State.OPEN):
-            raise kernel_error(_contract.E_OFFLINE, "offline", "not_sent", method=method, why=self.reason)
-        budget_s = self._default_timeout_s() if timeout_s is None else _checked_timeout_s(timeout_s)
-        meta = dict(meta or {})
-        if key is not None:
-            meta["key"] = key
-        if not wait:
-            meta["wait"] = False
-        done = trio.Event()
-        due_at = trio.current_time() + budget_s
-        pending = Pending(
-            exchange.new_id(), method, params, meta=meta, due_at=due_at, wake=done.set, on_progress=on_progress
-        )
-        if values is not None:
-            values.call_id = pending.id
-        with trio.move_on_at(due_at) as queueing:
-            await self._slots.acquire()
-        if not queueing.cancelled_caught:
-            try:
-                exchange.submit(pending)
-                with trio.move_on_at(due_at):
-                    await done.wait()
-                if pending.sent and not pending.done:
-                    with trio.move_on_after(_GRACE_S):
-                        await done.wait()
-            finally:
-                self._slots.release()
-                exchange.cancel(pending)
-        if pending.error is not None:
-            raise pending.error
-        if pending.raw is None:
-            outcome = "unknown" if pending.sent else "not_sent"
-            raise kernel_error(_contract.E_DEADLINE, "deadline", outcome, method=method)
-        return pending
-
-    def _default_timeout_s(self) -> float:
-        return self._link.told_s("call_s", CALL_S)
-
-    @asynccontextmanager
-    async def iterate(
-        self,
-        method: str,
-        params: Any = None,
-        *,
-        credit: int = CREDIT,
-        timeout: float | None = None,  # noqa: ASYNC109
-    ) -> AsyncGenerator[Values, None]:
-        """Call a method that yields values: `async with kite.iterate("scan.files") as values: async for v in values`.
-
-        The callee is at most `credit` values ahead of the reader. Leaving the block cancels the call.
-        Raises (while iterating): CallError.
-        """
-        if credit < 1:
-            raise ValueError(f"credit must be at least 1, not {credit}")
-        values = Values(credit, self._grant)
-        text = frames.encode({} if params is None else params)
-        failure: Exception | None = None
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._run_iteration, values, method, text, credit, timeout)
-            try:
-                yield values
-            except Exception as error:
-                failure = error  # raised again outside the nursery, which would wrap it in a group
-            finally:
-                nursery.cancel_scope.cancel()
-        if failure is not None:
-            raise failure
-
-    async def _run_iteration(
-        self,
-        values: Values,
-        method: str,
-        params: str,
-        credit: int,
-        timeout_s: float | None,
-    ) -> None:
-        try:
-            pending = await self._request(method, params, timeout_s, None, True, values.put, {"credit": credit}, values)
-        except CallError as error:
-            values.end(error=error)
-        else:
-            values.end(result=None if pending.raw is None else msgspec.json.decode(pending.raw))
-
-    def _grant(self, rpc_id: int, n: int) -> None:
-        exchange = self._link.exchange
-        exchange.post(frames.notification("$/credit", f'{{"id":{rpc_id},"n":{n}}}'), exchange.generation)
-
     # ------------------------------------------------------------------ events
-
-    async def publish(
-        self,
-        event: str,
-        data: Any = None,
-        *,
-        away: Away = "keep",
-        key: str | None = None,
-        retain: bool = False,
-        exclude_self: bool = False,
-        timeout: float | None = None,  # noqa: ASYNC109
-    ) -> int | None:
-        """Publish an event; returns to how many it was delivered.
-
-        Args: `away` says what happens while there is no connection: `keep` puts it in line, in order and bounded, and
-        returns None; `refuse` raises −32001 at once; `wait` waits like a call.
-        Raises: CallError; −32005 `queue_full` when the line is full. Cancel: it may have been published.
-        """
-        params = _event_params(event, data, key=key, retain=retain, exclude_self=exclude_self)
-        if self.state is not State.OPEN and away != "wait":
-            if away == "refuse" or self.state is State.STOPPED:
-                raise kernel_error(_contract.E_OFFLINE, "offline", "not_sent", method="event.publish", why=self.reason)
-            self._keep(event, params, key)
-            return None
-        pending = await self._request("event.publish", frames.encode(params), timeout, None, True, None, None)
-        assert pending.raw is not None
-        delivered = msgspec.json.decode(pending.raw).get("delivered")
-        return delivered if isinstance(delivered, int) else 0
-
-    def publish_nowait(self, event: str, data: Any = None, *, retain: bool = False, exclude_self: bool = False) -> None:
-        """Put an event in line without waiting for anything; it is kept until the kernel has it.
-
-        Raises: CallError −32005 `queue_full` when the line is full.
-        """
-        if self.state is State.STOPPED:
-            raise kernel_error(_contract.E_OFFLINE, "offline", "not_sent", method="event.publish", why=self.reason)
-        self._keep(event, _event_params(event, data, retain=retain, exclude_self=exclude_self), None)
-
-    def _keep(self, event: str, params: dict[str, Any], key: str | None) -> None:
-        exchange = self._link.exchange
-        rpc_id = exchange.new_id()
-        params["key"] = key or f"{self._link.settings.instance}-{rpc_id}"
-        pending = Pending(
-            rpc_id, "event.publish", frames.encode(params), meta={}, due_at=None, wake=lambda: None, keep=True
-        )
-
-        def ended() -> None:
-            if pending.error is not None:
-                log.say(logging.WARNING, f"event {event} was not published: {pending.error}", code=pending.error.code)
-
-        pending.wake = ended
-        if not exchange.keep(pending):
-            raise kernel_error(_contract.E_OVERLOADED, "queue_full", "not_sent", method="event.publish")
 
     @asynccontextmanager
     async def subscribe(
@@ -373,27 +179,3 @@ class Kite:
 
         settings = self._link.settings
         return Stream(name, settings.url, settings.token, nursery=self.nursery, call=self.call)
-
-
-def _event_params(
-    event: str,
-    data: Any,
-    *,
-    key: str | None = None,
-    retain: bool = False,
-    exclude_self: bool = False,
-) -> dict[str, Any]:
-    params: dict[str, Any] = {"event": event, "data": data}
-    if key is not None:
-        params["key"] = key
-    if retain:
-        params["retain"] = True
-    if exclude_self:
-        params["exclude_self"] = True
-    return params
-
-
-def _checked_timeout_s(timeout_s: float) -> float:
-    if not 0 < timeout_s <= _TIMEOUT_MAX_S:
-        raise ValueError(f"timeout must be greater than 0 and at most {_TIMEOUT_MAX_S:g} s, not {timeout_s!r}")
-    return float(timeout_s)

@@ -9,46 +9,27 @@ from __future__ import annotations
 
 import logging
 import time
-import weakref
-from collections import deque
 from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
 import trio
 
-from kite_modules._contract import CLOSE_GOING_AWAY, CLOSE_NORMAL, CLOSE_RATE_LIMITED, PROTOCOL
-from kite_modules.sdk import frames, log
+from kite_modules._contract import CLOSE_GOING_AWAY, CLOSE_NORMAL, PROTOCOL
+from kite_modules.sdk import log
 from kite_modules.sdk.errors import CallError, NotConnected
 from kite_modules.sdk.exchange import Exchange, Incoming
 from kite_modules.sdk.frames import EventParams, Frame
 from kite_modules.sdk.greeting import Greeting
-from kite_modules.sdk.reconnect import Decision, modern_code
 from kite_modules.sdk.session import Session, State
 from kite_modules.sdk.settings import Settings
 from kite_modules.sdk.spread import AttemptCounter
+from kite_modules.sdk.telling import Telling, read_bye, tell_pressure
 from kite_modules.sdk.transport import Connector, Endpoint, Lost, Wire, WireLost, open_wire
+from kite_modules.sdk.watch import StateBoard
 
 _PING_IDLE_S: Final = 60.0  # until the auth answer says otherwise
 _SYNC_AGAIN_S: Final = 1.0  # a kernel that is too busy to register a module just now
-_COOLDOWN_MAX: Final = 5
-_STATES_KEPT: Final = 100
 _ROOM: Final = 256  # frames of one session in line before a progress stream waits
-
-
-class StateWatch:
-    """An iterator of the states of one link; who looks away long misses the oldest of a hundred."""
-
-    def __init__(self, link: Link) -> None:
-        self.seen = deque([link.session.state], maxlen=_STATES_KEPT)
-        self._link = link
-
-    def __aiter__(self) -> StateWatch:
-        return self
-
-    async def __anext__(self) -> State:
-        while not self.seen:
-            await self._link.wait_changed()
-        return self.seen.popleft()
 
 
 class Link:
@@ -72,6 +53,7 @@ class Link:
         self.session = session
         self.exchange = Exchange(queue_max=queue_max, on_work=self._on_work)
         self.attempts = AttemptCounter()
+        self.states = StateBoard(session)
         self.module_id = settings.module_id or ""
         self.kernel: dict[str, Any] = {}
         self.timing: dict[str, Any] = {}
@@ -91,40 +73,21 @@ class Link:
         self._drained = trio.Event()
         self._room = trio.Event()
         self._nudge = trio.Event()
-        self._changed = trio.Event()
-        self._watchers: weakref.WeakSet[StateWatch] = weakref.WeakSet()
-        self._last_state = State.IDLE
-        self._told: str | None = None
+        self._told = Telling()
 
     # ------------------------------------------------------------------ what others see
 
-    async def wait_state(self, *states: State) -> State:
-        """Wait until the session is in one of these states, or stopped. Cancel: safe."""
-        while self.session.state not in states and self.session.state is not State.STOPPED:
-            await self._changed.wait()
-        return self.session.state
-
     async def wait_open(self) -> None:
         """Wait until the session is in step. Raises: NotConnected when it stopped for good. Cancel: safe."""
-        if await self.wait_state(State.OPEN) is State.STOPPED:
+        if await self.states.wait(State.OPEN) is State.STOPPED:
             raise NotConnected(self.session.reason, self.session.last_close_code)
-
-    def watch(self) -> StateWatch:
-        """Collect each state from the present one on, for as long as somebody holds the watch."""
-        watch = StateWatch(self)
-        self._watchers.add(watch)
-        return watch
-
-    async def wait_changed(self) -> None:
-        """Wait for the next change of state. Cancel: safe."""
-        await self._changed.wait()
 
     def retry_now(self) -> bool:
         """End a wait at once; False where nothing waits."""
         if not self.session.retry_now():
             return False
         self._nudge.set()
-        self._announce()
+        self.states.announce()
         return True
 
     async def drained(self, *, timeout_s: float) -> bool:
@@ -158,7 +121,7 @@ class Link:
         if not come_back:
             self.session.stop()
             self._nudge.set()
-            self._announce()
+            self.states.announce()
         if wire is not None:
             await wire.close(CLOSE_NORMAL, reason)
         elif self._wire_scope is not None:
@@ -171,7 +134,7 @@ class Link:
         try:
             async with trio.open_nursery() as nursery:
                 self.session.connect()
-                self._announce()
+                self.states.announce()
                 while self.session.state is not State.STOPPED:
                     lost = await self._one_wire(nursery)
                     self._on_lost(lost)
@@ -181,7 +144,7 @@ class Link:
             self.session.stop()
             self.exchange.stop(self.session.reason)
             self._room.set()
-            self._announce()
+            self.states.announce()
 
     async def _wait_for_due(self) -> None:
         while self.session.state is State.WAITING:
@@ -189,7 +152,7 @@ class Link:
             with trio.move_on_at(self.session.due_at if self.session.due_at is not None else trio.current_time()):
                 await self._nudge.wait()
             if self.session.time(now=trio.current_time()):
-                self._announce()
+                self.states.announce()
 
     async def _one_wire(self, outer: trio.Nursery) -> Lost:
         """Live on one wire from connect to its end; returns how it ended."""
@@ -204,7 +167,7 @@ class Link:
             try:
                 wire = await open_wire(nursery, self._connect, host=self._endpoint.host, path=self._endpoint.path)
                 self.session.connected()
-                self._announce()
+                self.states.announce()
                 await self._authenticate(wire, outer)
                 self._wire = wire
                 nursery.start_soon(self._write, wire)
@@ -264,7 +227,7 @@ class Link:
             outer.start_soon(self._bring_in_step, self._sync_scope)
         elif self._in_step:
             self._open(resumed=True)
-        self._announce()
+        self.states.announce()
 
     async def _bring_in_step(self, scope: trio.CancelScope) -> None:
         """Subscribe, register, ready: again and again while the kernel is only too busy."""
@@ -279,7 +242,7 @@ class Link:
                 else:
                     self._in_step = True
                     self._open(resumed=False)
-                    self._announce()
+                    self.states.announce()
                     return
 
     def _sync_refused(self, error: CallError) -> bool:
@@ -301,8 +264,7 @@ class Link:
         self.session.synced()
         if self.session.state is State.OPEN:
             self._on_work()
-            self._told = None
-            log.say(logging.INFO, "connected", module_id=self.module_id, resumed=resumed)
+            self._told.connected(self.module_id, resumed=resumed)
 
     # ------------------------------------------------------------------ one wire's traffic
 
@@ -359,19 +321,12 @@ class Link:
 
     def _notice(self, frame: Frame) -> bool:
         """Deal with the kernel's notices to the wire itself; False for any other."""
-        if frame.method not in ("bye", "pressure"):
+        if frame.method == "bye":
+            self._bye = read_bye(frame)
+        elif frame.method == "pressure":
+            tell_pressure(frame)
+        else:
             return False
-        params = frames.object_of(frame.params)
-        if frame.method == "pressure":
-            shown = {key: params.get(key) for key in ("level", "topic", "messages", "bytes")}
-            log.say(logging.WARNING, "the kernel's queue for this module grows: it reads too slowly", **shown)
-            return True
-        code, after = params.get("code"), params.get("retry_after_s")
-        self._bye = Lost(
-            code if isinstance(code, int) and not isinstance(code, bool) else None,
-            str(params.get("why", "")),
-            float(after) if isinstance(after, int | float) and 0 <= after < float("inf") else None,
-        )
         return True
 
     # ------------------------------------------------------------------ ends
@@ -387,31 +342,8 @@ class Link:
             retry_after_s=lost.retry_after_s,
         )
         if decision is not None:
-            self._tell(lost, decision)
-        self._announce()
-
-    def _tell(self, lost: Lost, decision: Decision) -> None:
-        """One line per change: the first loss, another kind of loss, each rate limit (the users' text), the end."""
-        code = modern_code(lost.code, protocol=self.protocol, close_reason=lost.reason)
-        fields: dict[str, Any] = {"code": code, "kind": decision.kind, "why": lost.reason}
-        if not decision.retry:
-            log.say(logging.ERROR, log.FATAL.format(code=code), **fields)
-        elif code == CLOSE_RATE_LIMITED:
-            attempt = self.session.cooldown_attempts
-            text = log.RATE_LIMITED.format(delay=f"{decision.delay_s:g}", attempt=attempt, max=_COOLDOWN_MAX)
-            log.say(logging.WARNING, text, **fields, attempt=attempt)
-        elif self._told != decision.kind:
-            self._told = decision.kind
-            log.say(logging.WARNING, "connection lost, coming back by itself", **fields, delay_s=decision.delay_s)
-
-    def _announce(self) -> None:
-        state = self.session.state
-        if state is not self._last_state:
-            self._last_state = state
-            for watch in self._watchers:
-                watch.seen.append(state)
-        self._changed.set()
-        self._changed = trio.Event()
+            self._told.lost(lost, decision, self.session, protocol=self.protocol)
+        self.states.announce()
 
     def _on_work(self) -> None:
         self._work.set()
