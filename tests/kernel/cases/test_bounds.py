@@ -80,6 +80,7 @@ async def test_x41_idempotency_keys_let_the_oldest_go() -> None:
         answers = await fill(on, "event.publish", lambda n: {"event": "k.e", "data": n, "key": f"key{n}"}, 10_100)
         assert all("result" in answer for answer in answers)
         again = {"event": "k.e", "data": "again"}
+        await on.a.settle()
         on.a.take()
         await on.b.result("event.publish", again | {"key": "key10099"})
         await on.b.result("event.publish", again | {"key": "key0"})
