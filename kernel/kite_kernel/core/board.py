@@ -6,14 +6,13 @@ and the edge flushes each of them once per read batch. Source: spec 00 §8a.
 
 from __future__ import annotations
 
-import datetime
 from collections import Counter, OrderedDict, deque
 from typing import TYPE_CHECKING, Any, Final
 
 from kite_kernel._contract import CLOSE, CLOSED_KEPT
 from kite_kernel.core.effects import CloseWire, Effect, Log
 from kite_kernel.core.quality import Comings
-from kite_kernel.core.text import bye, closing_error, error, wire_code
+from kite_kernel.core.text import bye, closing_error, error, iso, wire_code
 from kite_kernel.core.topics import Topics
 from kite_kernel.core.websocket import text_frame, text_header
 
@@ -61,7 +60,7 @@ class Board:
         self._seldom: dict[tuple[str, str], list[float]] = {}
         self.comings: OrderedDict[str, Comings] = OrderedDict()
         self.lag_s = 0.0  # how late the kernel's own timers come lately, smoothed
-        self.left: dict[str, str] = {}  # since when a module that was here is offline
+        self.left: dict[str, float] = {}  # since when a module that was here is offline
         self.known_ids: frozenset[str] = frozenset()  # modules that have a token
         self.last_call_at = float("-inf")
         self.utc_offset_s = 0.0
@@ -134,7 +133,7 @@ class Board:
                 "address": link.addr,
                 "code": code,
                 "why": why,
-                "when": self.stamp(now),
+                "when": self.utc(now),
                 "open_s": round(now - link.opened_at, 3),
             }
         )
@@ -164,9 +163,9 @@ class Board:
         if peer is not None:
             return "debounce", peer.state.value, peer.since
         known = module_id in self.known_ids or module_id in self.left
-        return "offline" if known else "unknown_module", "offline", self.left.get(module_id)
+        return "offline" if known else "unknown_module", "offline", iso(self.left.get(module_id))
 
-    def note_left(self, module_id: str, since: str) -> None:
+    def note_left(self, module_id: str, since: float) -> None:
         """Remember since when a module is offline."""
         self.left.pop(module_id, None)
         self.left[module_id] = since
@@ -189,8 +188,3 @@ class Board:
     def utc(self, now: float) -> float:
         """Return seconds since 1970 for a monotonic instant."""
         return now + self.utc_offset_s
-
-    def stamp(self, now: float) -> str:
-        """Return an ISO 8601 stamp with zone for a monotonic instant."""
-        moment = datetime.datetime.fromtimestamp(self.utc(now), tz=datetime.UTC)
-        return moment.isoformat(timespec="milliseconds")

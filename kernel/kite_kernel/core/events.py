@@ -163,7 +163,7 @@ class Events:
         """Say a system event to every connected module (or one), without a subscription."""
         frame = text_frame(event(encode(name), encode(data), _KERNEL, self._board.utc(now)))
         for peer in [only] if only is not None else list(self._board.peers.values()):
-            if peer.link is not None or peer.resumable:
+            if peer.link is not None or peer.replay is not None:
                 peer.topic = name
                 self._board.say(peer, frame)
 

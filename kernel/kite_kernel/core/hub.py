@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from kite_kernel._contract import (
+    CLOSE_NORMAL,
     E_FORBIDDEN,
     E_INVALID_REQUEST,
     E_METHOD_NOT_FOUND,
@@ -107,7 +108,7 @@ class Hub:
         if peer is None:
             text = "[kernel] connection ended before authentication"
             self.board.log_seldom("info", "stranger_left", link.addr, text, now=now, address=link.addr, code=code)
-        else:
+        elif code != CLOSE_NORMAL:  # a normal close is no news
             self.board.log("info", "disconnected", f"[kernel] {peer.id} {why}", module_id=peer.id, code=code)
 
     def on_fault(self, link: Link, code: int, reason: str, *, now: float) -> None:

@@ -12,6 +12,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from kite_kernel._contract import CLOSE_REPLACED, E_CONNECTION_LOST
 from kite_kernel.core.effects import Arm, Disarm, Stop
 from kite_kernel.core.peer import Call, Peer
@@ -43,6 +45,7 @@ class Members:
         "_fresh_id",
         "_launcher_told",
         "_launcher_was_ready",
+        "_told",
         "launcher_leaves",
         "permissions",
         "stopping",
@@ -58,6 +61,7 @@ class Members:
         self._launcher_told = False  # its return was told, so its own `module.ready` needs no second telling
         self.launcher_leaves = False  # it said `module.exiting`: the instance ends on purpose
         self.stopping = ""
+        self._told: tuple[Any, msgspec.Raw, msgspec.Raw] = (None, msgspec.Raw(), msgspec.Raw())
 
     # --- coming ---
 
@@ -84,7 +88,10 @@ class Members:
         peer.token = grant.name
         peer.instance = request.instance if request.instance is not None else peer.instance
         peer.protocol = request.protocol
-        peer.permissions = self.permissions.get(grant.name) if grant.role == "module" else None
+        permissions = self.permissions.get(grant.name) if grant.role == "module" else None
+        if permissions is not peer.permissions:
+            peer.permissions = permissions
+            board.topics.forget_audiences()
         peer.exiting = False
         peer.pulse.reset()
         link.peer = peer
@@ -96,9 +103,12 @@ class Members:
         board.touch(peer)
         if grant.role == "launcher":
             self._launcher_back(peer, now=now)
-        board.topics.forget_audiences()
 
     def _welcome(self, peer: Peer, how: Decision, kernel: dict[str, Any]) -> dict[str, Any]:
+        settings = self._board.settings
+        if self._told[0] is not settings:
+            timing, limits = encode(timing_told(settings.timing)), encode(settings.limits())
+            self._told = (settings, msgspec.Raw(timing), msgspec.Raw(limits))
         return {
             "module_id": peer.id,
             "session": peer.session,
@@ -107,8 +117,8 @@ class Members:
             "state": peer.state.value,
             "resumed": how.resumes,
             "received": peer.received,
-            "timing": timing_told(self._board.settings.timing),
-            "limits": self._board.settings.limits(),
+            "timing": self._told[1],
+            "limits": self._told[2],
         }
 
     def _begin_session(self, peer: Peer, link: Link, request: AuthRequest, how: Decision) -> None:
@@ -214,10 +224,9 @@ class Members:
                 state=peer.state.value,
             )
             return False
-        if state is not peer.state or not peer.since:
+        if state is not peer.state or not peer.since_utc:
             peer.state = state
-            peer.since_at = now
-            peer.since = self._board.stamp(now)
+            peer.since_utc = self._board.utc(now)
         return True
 
     # --- going ---
@@ -253,12 +262,13 @@ class Members:
         self._clear(peer, "connection_lost")
         self._calls.drop_caller(peer)
         peer.gone = True
-        self._board.note_left(module_id, peer.since)
+        self._board.note_left(module_id, peer.since_utc)
         self._calls.once.forget_caller(module_id)
         peer.drop_queue()
         peer.replay = None
         self._board.effects.append(Disarm("debounce", module_id))
-        self._board.log("info", "offline", f"[kernel] {module_id} is offline", module_id=module_id, reason=reason)
+        if was_ready:
+            self._board.log("info", "offline", f"[kernel] {module_id} is offline", module_id=module_id, reason=reason)
         self._events.announce(
             "module.offline", {"module_id": module_id, "reason": reason, "since": peer.since}, now=now
         )

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from kite_kernel.core.text import encode, notice
+from kite_kernel.core.text import encode, iso, notice
 from kite_kernel.core.websocket import text_frame
 
 if TYPE_CHECKING:
@@ -133,8 +133,7 @@ class Peer:
         "sent",
         "service",
         "session",
-        "since",
-        "since_at",
+        "since_utc",
         "state",
         "subscriptions",
         "token",
@@ -151,8 +150,7 @@ class Peer:
         self.admin = role != "module"
         self.state = state
         self.pulse = pulse
-        self.since = ""
-        self.since_at = 0.0
+        self.since_utc = 0.0  # seconds since 1970; 0: not yet
         self.instance: str | None = None
         self.protocol = 2
         self.session = ""
@@ -194,6 +192,11 @@ class Peer:
         self.frames_out = 0
         self.bytes_in = 0
         self.bytes_out = 0
+
+    @property
+    def since(self) -> str:
+        """Since when it stands in its state, as a stamp."""
+        return iso(self.since_utc)
 
     @property
     def resumable(self) -> bool:

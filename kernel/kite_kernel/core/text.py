@@ -5,7 +5,8 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+import datetime
+from typing import Any, Final, overload
 
 import msgspec
 
@@ -58,6 +59,19 @@ def bye(code: int, protocol: int, why: str, retry_after_s: float | None = None) 
     if retry_after_s is not None:
         params["retry_after_s"] = round(retry_after_s, 3)
     return notice("bye", params)
+
+
+@overload
+def iso(utc: float) -> str: ...
+@overload
+def iso(utc: None) -> None: ...
+@overload
+def iso(utc: float | None) -> str | None: ...
+def iso(utc: float | None) -> str | None:
+    """Return seconds since 1970 as an ISO 8601 stamp with zone; None for None."""
+    if utc is None:
+        return None
+    return datetime.datetime.fromtimestamp(utc, tz=datetime.UTC).isoformat(timespec="milliseconds")
 
 
 def wire_code(code: int, protocol: int) -> int:

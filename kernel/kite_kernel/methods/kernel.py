@@ -12,7 +12,7 @@ from kite_kernel._contract import E_INVALID_PARAMS, E_OFFLINE, PROTOCOL, SHUTDOW
 from kite_kernel.core.asking import Answer, Ask, Refused
 from kite_kernel.core.members import timing_told
 from kite_kernel.core.queues import LEVELS
-from kite_kernel.core.text import encode
+from kite_kernel.core.text import encode, iso
 
 if TYPE_CHECKING:
     from kite_kernel.core.hub import Hub
@@ -104,7 +104,8 @@ def closed(hub: Hub, ask: Ask) -> Answer:
     limit = ask.params.get("limit", 50)
     if limit < 0:
         return Refused(E_INVALID_PARAMS, "invalid_params", field="limit")
-    return encode({"closed": list(islice(reversed(hub.board.closed), limit))})
+    rows = islice(reversed(hub.board.closed), limit)
+    return encode({"closed": [row | {"when": iso(row["when"])} for row in rows]})
 
 
 def drain(hub: Hub, ask: Ask) -> Answer:
