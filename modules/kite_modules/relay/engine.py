@@ -28,6 +28,7 @@ from anycorn.worker_context import WorkerContext
 
 from kite_modules.relay.strict_socket import StrictSocket
 from kite_modules.sdk import log
+from kite_modules.sdk.blame import where_it_failed
 
 Asgi = Callable[[Any, Any, Any], Awaitable[None]]
 
@@ -37,6 +38,7 @@ HEAD_S: Final = 10.0  # from the first byte awaited to a whole request; also how
 SEND_S: Final = 15.0  # one write; a browser that takes nothing for so long is gone or an attack
 CLOSE_S: Final = 2.0
 READ_BYTES: Final = 65536
+_ENDED: Final = (trio.BrokenResourceError, trio.ClosedResourceError, trio.BusyResourceError, OSError)
 
 
 class Server:
@@ -85,7 +87,7 @@ class Server:
         except (OSError, trio.BrokenResourceError, trio.ClosedResourceError):
             pass  # the world: a wire that ended in the middle of something
         except Exception as error:  # a fault in handling: of this connection alone
-            self._say(f"a connection ended by a fault: {_leaf(error)}")
+            self._say(f"a connection ended by a fault: {type(_leaf(error)).__name__}", at=where_it_failed(_leaf(error)))
         finally:
             self.lines -= 1
             await trio.aclose_forcefully(stream)
@@ -98,21 +100,22 @@ class Server:
             return line
         return None
 
-    def _say(self, text: str) -> None:
+    def _say(self, text: str, **more: object) -> None:
         """Log it, at most once in ten seconds."""
         if trio.current_time() - self._said_at >= 10.0:
             self._said_at = trio.current_time()
-            log.say(logging.WARNING, text, refused=self.refused)
+            log.say(logging.WARNING, text, refused=self.refused, **more)
 
 
 def _address(name: Any) -> tuple[str, int]:
     return (str(name[0]), int(name[1]))
 
 
-def _leaf(error: BaseException) -> str:
-    while isinstance(error, BaseExceptionGroup):
+def _leaf(error: Exception) -> Exception:
+    """Return the first cause; its text is never shown: it may hold what a client sent."""
+    while isinstance(error, ExceptionGroup):
         error = error.exceptions[0]
-    return type(error).__name__  # its text may hold what a client sent
+    return error
 
 
 class Line:
@@ -169,16 +172,17 @@ class Line:
         elif isinstance(event, Updated):
             self._busy, self._idle_at = not event.idle, trio.current_time()
         elif isinstance(event, Closed):
-            with trio.move_on_after(CLOSE_S), suppress(trio.BrokenResourceError, trio.ClosedResourceError, OSError):
+            with trio.move_on_after(CLOSE_S), suppress(*_ENDED):
                 await self._farewell()
             self._scope.cancel()
 
     async def _farewell(self) -> None:
-        """End our half, then listen for a moment: what a client is still sending must not reset our last words away."""
-        if isinstance(self._stream, trio.SocketStream):
-            await self._stream.send_eof()
-        else:
-            await self._stream.aclose()
+        """End our half after the last whole frame."""
+        async with self._sending:
+            if isinstance(self._stream, trio.SocketStream):
+                await self._stream.send_eof()
+            elif isinstance(self._stream, trio.SSLStream):
+                await self._stream.unwrap()
 
     async def _send(self, data: bytes) -> None:
         """Write whole frames only: a write that was begun is finished or the wire ends."""

@@ -13,6 +13,7 @@ import trio
 from kite_modules import _contract
 from kite_modules.relay import frames
 from kite_modules.relay.fanout import PATTERNS_MAX
+from kite_modules.sdk.blame import where_it_failed
 from kite_modules.sdk.events import check_pattern
 from kite_modules.sdk.stream import StreamClosed, StreamReset
 
@@ -166,6 +167,11 @@ async def _read(
         end["why"] = str(closed)
     except StopAsyncIteration:
         end["why"] = "the stream ended"
+    except Exception as error:  # a fault costs this tail, not the page
+        desk.house.note(
+            "a tail ended by a fault", desk.address, fault=type(error).__name__, where=where_it_failed(error)
+        )
+        end["why"] = "a fault of the relay's own"
     finally:
         desk.tails.pop(number, None)
     desk.wire.send(frames.notice("relay.record", {**end, "end": True}))

@@ -102,6 +102,16 @@ def changes(old: Mapping[str, Row], new: Mapping[str, Row]) -> tuple[list[Row], 
     return [row for name, row in new.items() if old.get(name) != row], [name for name in old if name not in new]
 
 
+def flows_of(now: list[Row], before: Mapping[tuple[str, str], int], elapsed_s: float) -> list[Row]:
+    """Return who calls whom: calls in all, and a second since the last look."""
+    rows: list[Row] = []
+    for row in now:
+        old = before.get((row["caller"], row["callee"]))
+        rate = 0.0 if old is None else max(0, row["calls"] - old) / max(elapsed_s, 0.001)
+        rows.append({"from": row["caller"], "to": row["callee"], "calls": row["calls"], "rate": round(rate, 1)})
+    return sorted(rows, key=lambda row: (float(row["rate"]), int(row["calls"])), reverse=True)[:ROWS_MAX]
+
+
 def traffic_of(counts: Mapping[tuple[str, str], int], elapsed_s: float) -> list[Row]:
     """Return who publishes what at which rate: (source, first word of the event) → events a second."""
     rows: list[Row] = [

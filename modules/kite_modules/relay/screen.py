@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import trio
 
+from kite_modules import _contract
 from kite_modules.relay import frames, picture
 from kite_modules.relay.resources import Meter
 from kite_modules.sdk import CallError, Kite, log
@@ -52,6 +53,8 @@ class Screen:
         self._skipped = 0
         self._sources: Counter[tuple[str, str]] = Counter()
         self._traffic: list[picture.Row] = []
+        self._flows: list[picture.Row] = []
+        self._calls: dict[tuple[str, str], int] = {}
 
     # ---------------------------------------------------------------- consoles
 
@@ -65,6 +68,7 @@ class Screen:
             "head": self._head,
             "rows": list(self._rows.values()),
             "traffic": self._traffic,
+            "flows": self._flows,
             **self.events_after(params.get("boot"), params.get("after")),
         }
 
@@ -128,6 +132,7 @@ class Screen:
         """Look at kernel, launcher and processes; tell consoles what changed."""
         status = await self._ask("launcher.status")
         stats = await self._ask("kernel.get_connection_stats")
+        flows = await self._ask("kernel.flows")
         now = trio.current_time()
         used = await trio.to_thread.run_sync(lambda: self._meter.measure(picture.pids_of(status), now=now))
         rows_of_kernel = stats["modules"] if stats is not None else []
@@ -137,14 +142,18 @@ class Screen:
         changed, gone = picture.changes(self._rows, rows)
         self._traffic = picture.traffic_of(self._sources, elapsed_s)
         self._rows, self._head, self._looked_at = rows, head, now
+        calls = flows["flows"] if flows is not None else []
+        self._flows = picture.flows_of(calls, self._calls, elapsed_s)
+        self._calls = {(row["caller"], row["callee"]): row["calls"] for row in calls}
         self._stats = {row["module_id"]: row for row in rows_of_kernel}
         self._sources.clear()
-        self._tell("relay.overview", {"head": head, "rows": changed, "gone": gone, "traffic": self._traffic})
+        told = {"head": head, "rows": changed, "gone": gone, "traffic": self._traffic, "flows": self._flows}
+        self._tell("relay.overview", told)
 
     async def _ask(self, method: str) -> Any:
         try:
             return await self._kite.call(method, timeout=CALL_S, wait=False)
         except CallError as error:
-            if error.code != -32001:
+            if error.code not in (_contract.E_OFFLINE, _contract.E_METHOD_NOT_FOUND):  # no launcher; an older kernel
                 log.say(logging.INFO, f"{method}: {error}")
             return None

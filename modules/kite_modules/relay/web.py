@@ -12,10 +12,12 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
+from kite_modules import _contract
 from kite_modules.relay import guard
 from kite_modules.relay.accounts import hash_of
 from kite_modules.relay.browser import Browser
 from kite_modules.relay.wire import Wire
+from kite_modules.sdk.blame import where_it_failed
 
 if TYPE_CHECKING:
     from kite_modules.relay.house import House
@@ -90,6 +92,13 @@ class Web:
         self._open[client] = self._open.get(client, 0) + 1
         try:
             await Browser(self.house, Wire(receive, send), client, guard.cookie_of(headers)).run()
+        except Exception as error:  # a fault in handling ends this page's wire alone
+            while isinstance(error, ExceptionGroup):
+                error = error.exceptions[0]
+            self.house.note(
+                "a page's wire ended by a fault", client, fault=type(error).__name__, at=where_it_failed(error)
+            )
+            await send({"type": "websocket.close", "code": _contract.CLOSE_INTERNAL_ERROR, "reason": ""})
         finally:
             self._open[client] -= 1
             if not self._open[client]:
