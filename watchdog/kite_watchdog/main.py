@@ -248,31 +248,33 @@ def _version() -> str:
         return "0"
 
 
-class _Refused(Exception):
+class Refused(Exception):
+    """A start that is refused: its exit code and one sentence. Whoever started it is to blame, never retried."""
+
     def __init__(self, code: int, text: str) -> None:
         super().__init__(text)
         self.code = code
 
 
 def read_settings(argv: list[str], environ: dict[str, str]) -> Settings:
-    """Read flags, environment, token and options. Raises: _Refused with an exit code and one sentence."""
+    """Read flags, environment, token and options. Raises: Refused with an exit code and one sentence."""
     if len(argv) != 2 or argv[0] != "--state-dir":
-        raise _Refused(EXIT_USAGE, "usage: python -P -m kite_watchdog --state-dir DIR")
+        raise Refused(EXIT_USAGE, "usage: python -P -m kite_watchdog --state-dir DIR")
     state_dir = Path(argv[1])
     if not state_dir.is_dir():
-        raise _Refused(EXIT_CONFIG, f"{state_dir} is no folder")
+        raise Refused(EXIT_CONFIG, f"{state_dir} is no folder")
     url = environ.get("KITE_URL", "")
     if not url.startswith(("ws://", "wss://")):
-        raise _Refused(EXIT_CONFIG, "KITE_URL is not set: the watchdog is started by kite-launch")
+        raise Refused(EXIT_CONFIG, "KITE_URL is not set: the watchdog is started by kite-launch")
     options = Options()
     if path := environ.get("KITE_OPTIONS_FILE"):
         raw = read_own(Path(path), bytes_max=OPTIONS_BYTES_MAX)
         if isinstance(raw, Unread):
-            raise _Refused(EXIT_PERMISSION, raw.why)
+            raise Refused(EXIT_PERMISSION, raw.why)
         try:
             options = decode_options(raw)
         except OptionsError as error:
-            raise _Refused(EXIT_CONFIG, f"{path}: {error}") from None
+            raise Refused(EXIT_CONFIG, f"{path}: {error}") from None
     return Settings(state_dir.resolve(), url, _read_token(environ), environ.get("KITE_INSTANCE", ""), options)
 
 
@@ -282,16 +284,16 @@ def _read_token(environ: dict[str, str]) -> str:
             with open(int(number), "rb") as file:
                 token = file.read(TOKEN_BYTES_MAX).decode("utf-8").strip()
         except (OSError, ValueError):
-            raise _Refused(EXIT_CONFIG, "KITE_TOKEN_FD names no readable descriptor") from None
+            raise Refused(EXIT_CONFIG, "KITE_TOKEN_FD names no readable descriptor") from None
     elif path := environ.get("KITE_TOKEN_FILE"):
         raw = read_own(Path(path), bytes_max=TOKEN_BYTES_MAX)
         if isinstance(raw, Unread):
-            raise _Refused(EXIT_PERMISSION, raw.why)
+            raise Refused(EXIT_PERMISSION, raw.why)
         token = raw.decode("utf-8", "replace").strip()
     else:
-        raise _Refused(EXIT_CONFIG, "no token: neither KITE_TOKEN_FD nor KITE_TOKEN_FILE is set")
+        raise Refused(EXIT_CONFIG, "no token: neither KITE_TOKEN_FD nor KITE_TOKEN_FILE is set")
     if not token:
-        raise _Refused(EXIT_CONFIG, "the token is empty")
+        raise Refused(EXIT_CONFIG, "the token is empty")
     return token
 
 
@@ -303,7 +305,7 @@ def main() -> int:
     """Run the watchdog of one instance; returns the exit code. No traceback ever reaches a user."""
     try:
         settings = read_settings(sys.argv[1:], dict(os.environ))
-    except _Refused as refused:
+    except Refused as refused:
         print(f"watchdog: {refused}", file=sys.stderr)  # noqa: T201 - there is no log yet
         return refused.code
     log = make_log(settings.options.log_format)

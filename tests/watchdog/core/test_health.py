@@ -211,3 +211,28 @@ def test_no_restart_without_three_failures_in_a_row(samples: list[Sample]) -> No
         if feed(subject, sample).restart is not None:
             assert row >= 3
             row = 0
+
+
+def test_whatever_happens_afterwards_a_restart_is_asked_for_once_at_a_time() -> None:
+    subject = health()
+    feed(subject, ERROR, ERROR, ERROR)
+    assert subject.on_alive(42, now=0.0) == Step()
+    assert subject.on_pings(5) == Step()
+    assert feed(subject, AWAY) == Step()
+    assert subject.verdict is Verdict.RESTARTING
+
+
+def test_back_after_a_restart_without_a_word_counts_by_its_answers() -> None:
+    subject = health()
+    feed(subject, ERROR, ERROR, ERROR)
+    step = feed(subject, GOOD)
+    assert step.change is not None
+    assert (step.change.verdict, step.change.was) == (Verdict.UNKNOWN, Verdict.RESTARTING)
+    feed(subject, GOOD, GOOD)
+    assert subject.verdict is Verdict.HEALTHY
+
+
+def test_a_module_that_was_never_asked_stays_unknown_when_it_says_ready_again() -> None:
+    subject = health()
+    assert subject.on_ready(restarted=True) == Step()
+    assert subject.next_interval_s() == 2.0

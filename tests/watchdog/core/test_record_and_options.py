@@ -105,3 +105,8 @@ def test_intervals_are_by_module_and_replicas_go_by_their_name() -> None:
 def test_wrong_options_are_refused_by_name(raw: bytes, name: str) -> None:
     with pytest.raises(OptionsError, match=name):
         decode_options(raw)
+
+
+def test_true_or_null_is_the_users_own_interval() -> None:
+    options = decode_options(b'{"scale":0.1,"health":{"a":true,"b":null}}')
+    assert [options.interval_of(n) for n in ("a", "b")] == [pytest.approx(1.5)] * 2

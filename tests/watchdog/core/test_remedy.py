@@ -131,3 +131,9 @@ def test_kernel_and_launcher_gone_after_module_exiting_is_a_normal_exit() -> Non
     subject = failing(5, over_s=10.0)
     subject.on_event("module.exiting", "launcher", {"module_id": "launcher"})
     assert action(subject, now=20.0) is Action.FOLLOW
+
+
+def test_a_table_with_a_hole_is_a_bug_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("kite_watchdog.core.remedy.TABLE", ())
+    with pytest.raises(AssertionError, match="no row"):
+        decide(Facts(Lost.NO, False, Kernel.OPEN, True))
