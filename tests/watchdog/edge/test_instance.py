@@ -270,3 +270,41 @@ def test_identity_is_pid_and_ticks_and_boot() -> None:
     assert not processes.alive(Identity(pid, start_ticks(pid) + 1, boot_id()))
     assert not processes.alive(Identity(pid, start_ticks(pid), "another boot"))
     assert not processes.alive(Identity(2**22, 1, boot_id()))
+
+
+LOCKS = """\
+1: POSIX  ADVISORY  WRITE 11 {device} 0 EOF
+2: FLOCK  ADVISORY  READ 12 {device} 0 EOF
+2: -> FLOCK  ADVISORY  WRITE 13 {device} 0 EOF
+3: FLOCK  ADVISORY  WRITE {pid} {device} 0 EOF
+"""
+
+
+@pytest.mark.parametrize(
+    ("device", "pid", "written", "holder"),
+    [
+        ("own", "77", "", 77),  # the device that stat gives
+        ("00:99", "77", '{"pid": 77, "since": "x"}', 77),  # a layered file system: inode and written pid decide
+        ("00:99", "77", '{"pid": 78}', None),  # the same inode on another device, somebody else's
+        ("own", "-1", "", 0),  # a holder in another pid namespace
+    ],
+)
+def test_the_lock_is_read_from_what_the_machine_says(
+    room: Room, monkeypatch: pytest.MonkeyPatch, device: str, pid: str, written: str, holder: int | None
+) -> None:
+    lock = room.dir / "instance.lock"
+    lock.write_text(written, "utf-8")
+    info = lock.stat()
+    place = f"{os.major(info.st_dev):02x}:{os.minor(info.st_dev):02x}" if device == "own" else device
+    (room.dir / "proc").mkdir()
+    (room.dir / "proc" / "locks").write_text(LOCKS.format(device=f"{place}:{info.st_ino}", pid=pid), "ascii")
+    monkeypatch.setattr(processes, "PROC", room.dir / "proc")
+    assert processes.lock_holder(lock) == holder
+
+
+def test_without_a_lock_file_or_a_list_of_locks_nobody_holds_it(room: Room, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert processes.lock_holder(room.dir / "nosuch") is None
+    (room.dir / "instance.lock").touch()
+    monkeypatch.setattr(processes, "PROC", room.dir / "noproc")
+    assert processes.lock_holder(room.dir / "instance.lock") is None
+    assert processes.boot_id() == ""

@@ -95,8 +95,6 @@ class Link:
         self._authenticated = False
         self._retry_now = trio.Event()
 
-    # ------------------------------------------------------------------ for the owner
-
     async def run(self) -> Decision | None:
         """Keep the wire open; return the decision that ended it for good, or None after `stop`. Cancel: safe."""
         attempt, limited = 0, 0
@@ -176,8 +174,6 @@ class Link:
         self._closed.set()
         if self._scope is not None:
             self._scope.cancel()
-
-    # ------------------------------------------------------------------ one connection
 
     async def _connection_once(self) -> Ended:
         ended = Ended()
