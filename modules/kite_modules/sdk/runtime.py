@@ -215,27 +215,29 @@ class Runtime:
     # ------------------------------------------------------------------ ends
 
     def _on_shutdown(self, data: dict[str, Any]) -> None:
-        if self._shutting_down or self._nursery is None:
-            return
-        self._shutting_down = True
         reason, deadline = data.get("reason"), data.get("deadline_s")
-        deadline_s = float(deadline) if isinstance(deadline, int | float) and deadline > 0 else LEAVE_S
-        self._say("module.shutdown_ack")
         self._link.session.shutdown(str(reason))
         if self._link.session.told_to_end:
             self.kite.stopping.set()
+        self._say("module.shutdown_ack")
+        if self._shutting_down or self._nursery is None:
+            return  # told twice: the reason above may have become a final one
+        self._shutting_down = True
+        deadline_s = float(deadline) if isinstance(deadline, int | float) and deadline > 0 else LEAVE_S
         log.say(logging.INFO, "told to end" if self._link.session.told_to_end else "the kernel stops", reason=reason)
         self._nursery.start_soon(self._shut_down, str(reason), deadline_s)
 
     async def _shut_down(self, reason: str, deadline_s: float) -> None:
         """Finish what is in hand, say farewell, close with 1000; a stopping kernel alone is no farewell."""
-        final = self._link.session.told_to_end
         with trio.move_on_after(deadline_s * 0.8):
             if self._server is not None:
                 await self._server.drain()
-            if final:
+            if self._link.session.told_to_end:
                 await self._say_farewell(reason)
                 await self.kite.let_go()
+        final = self._link.session.told_to_end
+        if final and self._registration is not None:
+            self._say("module.exiting", reason=reason)  # so that nobody waits for it through a debounce
         await self._link.drained(timeout_s=min(_DRAIN_S, deadline_s * 0.1))
         await self._link.leave(come_back=not final, reason=reason)
         self._shutting_down = False

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -19,7 +20,7 @@ from tests.support.kernel_process import KernelProcess
 
 from kite_modules.cli.connection import connected
 from kite_modules.cli.instance import Target
-from kite_modules.sdk import Kite
+from kite_modules.sdk import CallError, Kite
 
 BOUND_S = 30.0
 SOURCE = """
@@ -64,9 +65,11 @@ def _nothing_is_left() -> Iterator[None]:
 class Process:
     """One module's process."""
 
-    def __init__(self, folder: Path, *, url: str, token: str | None, extra: str = "", main: str = "") -> None:
+    def __init__(
+        self, folder: Path, *, url: str, token: str | None, extra: str = "", main: str = "", source: str = ""
+    ) -> None:
         script = folder / "module.py"
-        script.write_text(SOURCE.format(extra=extra, main=main), "utf-8")
+        script.write_text((source or SOURCE).format(extra=extra, main=main), "utf-8")
         env = {key: value for key, value in os.environ.items() if not key.startswith("KITE_")}
         env |= {"KITE_URL": url, "KITE_MODULE_ID": "a", "PYTHONUNBUFFERED": "1"}
         given = []
@@ -111,7 +114,8 @@ async def ready(kite: Kite) -> int:
     while True:
         rows = {row["module_id"]: row["state"] for row in (await kite.call("registry.list_modules"))["modules"]}
         if rows.get("a") == "ready":
-            return int(await kite.call("a.pid"))
+            with suppress(CallError):  # the one before it was still leaving
+                return int(await kite.call("a.pid"))
         await trio.sleep(0.02)
 
 
@@ -219,6 +223,91 @@ def test_two_signals_end_it_at_once(kernel: KernelProcess, tmp_path: Path) -> No
     with_kite(kernel, work)
     module.end()
     assert time.monotonic() - start < BOUND_S
+
+
+def test_a_stopping_kernel_is_waited_for_and_its_successor_served(kernel: KernelProcess, tmp_path: Path) -> None:
+    """`module.shutdown {kernel_stop}`: acked, left with 1000, come back to by the table."""
+    module = Process(tmp_path, url=kernel.url, token=kernel.tokens["a"])
+
+    async def work(kite: Kite) -> None:
+        assert await ready(kite) == module.process.pid
+
+    with_kite(kernel, work)
+    start = time.monotonic()
+    assert kernel.stop() == 0
+    assert time.monotonic() - start < 10  # nobody had to be waited for
+    kernel.start()
+    with_kite(kernel, work)
+    module.process.terminate()
+    code, out, _ = module.end()
+    assert (code, out) == (0, "farewell done\n")
+
+
+LOOPS = {
+    "aio": """
+import asyncio, os, threading
+from kite_modules.sdk.aio import Module
+module = Module("a")
+@module.method
+async def pid() -> int:
+    await asyncio.sleep(0)
+    return os.getpid()
+@module.task
+async def tick(kite):
+    while True:
+        await kite.publish("tick", 1)
+        await asyncio.sleep(0.05)
+@module.on_shutdown
+async def farewell(reason):
+    print("farewell", reason, flush=True)
+module.run({main})
+""",
+    "threads": """
+import os, threading
+from kite_modules.sdk.threads import Module
+module = Module("a")
+@module.method
+def pid() -> int:
+    assert threading.current_thread() is not threading.main_thread()
+    return os.getpid()
+@module.task
+def tick(kite):
+    while not kite.stopping.wait(0.05):
+        kite.publish("tick", 1)
+@module.on_shutdown
+def farewell(reason):
+    print("farewell", reason, flush=True)
+module.run({main})
+""",
+}
+
+
+@pytest.mark.parametrize("loop", LOOPS)
+@pytest.mark.parametrize("end", ["signal", "shutdown"])
+def test_other_loops_run_as_processes_too(kernel: KernelProcess, tmp_path: Path, loop: str, end: str) -> None:
+    module = Process(tmp_path, url=kernel.url, token=kernel.tokens["a"], source=LOOPS[loop])
+
+    async def work(kite: Kite) -> None:
+        pid = await ready(kite)
+        async with kite.subscribe("tick") as ticks:
+            assert (await anext(ticks)).source == "a"
+        if end == "signal":
+            os.kill(pid, signal.SIGTERM)
+        else:
+            await kite.call("kernel.shutdown_module", {"module_id": "a", "reason": "module_stop", "deadline_s": 5})
+
+    with_kite(kernel, work)
+    code, out, err = module.end()
+    assert (code, out) == (0, f"farewell {'done' if end == 'signal' else 'module_stop'}\n"), err
+    assert "Traceback" not in err
+
+
+@pytest.mark.parametrize("loop", LOOPS)
+def test_other_loops_end_with_a_wrong_token_as_well(kernel: KernelProcess, tmp_path: Path, loop: str) -> None:
+    code, _, err = Process(tmp_path, url=kernel.url, token="wrong", source=LOOPS[loop]).end()
+    assert code == 1
+    assert "[module] 致命错误 (code 4001)，退出" in err
+    assert "Traceback" not in err
 
 
 async def _call_quietly(kite: Kite) -> None:
