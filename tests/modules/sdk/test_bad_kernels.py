@@ -5,6 +5,7 @@ Source: the bad input that a client must survive; spec 30-clients ยง5, 10-wire ย
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -22,9 +23,10 @@ Clock = trio.testing.MockClock
 Server = Callable[[trio.abc.Stream], Awaitable[None]]
 
 
-async def upgraded(
-    stream: trio.abc.Stream, talk: Callable[[trio_websocket.WebSocketConnection], Awaitable[None]]
-) -> None:
+Talk = Callable[[trio_websocket.WebSocketConnection], Awaitable[None]]
+
+
+async def upgraded(stream: trio.abc.Stream, talk: Talk) -> None:
     async with trio.open_nursery() as nursery:
         request = await trio_websocket.wrap_server_stream(nursery, stream)
         await talk(await request.accept())
@@ -46,7 +48,10 @@ async def noise(stream: trio.abc.Stream) -> None:
 
 
 async def silent_after_the_upgrade(stream: trio.abc.Stream) -> None:
-    await upgraded(stream, lambda ws: trio.sleep_forever())
+    async def talk(_: trio_websocket.WebSocketConnection) -> None:
+        await trio.sleep_forever()
+
+    await upgraded(stream, talk)
 
 
 async def gone_in_the_middle_of_auth(stream: trio.abc.Stream) -> None:
@@ -94,6 +99,7 @@ async def test_a_module_comes_through_all_of_them_by_itself(
     autojump_clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
     module = Module("a")
+    caplog.set_level(logging.INFO, logger="kite")
     async with Hub() as hub, trio.open_nursery() as nursery:
         settings = Settings(url=URL, token="t", module_id="a")
         good = hub._connector(settings)
