@@ -43,8 +43,8 @@ def run(line: Line, instance: Instance) -> int:
             if not line.as_json:
                 say(str(result.get("token", "")))
                 return OK
-        case _:
-            result = _order(instance, line.command, {})
+        case _:  # upgrade: this program's own interpreter, with the Kite that is installed for it, takes over
+            result = _order(instance, line.command, {"python": sys.executable})
     return _show(result, line)
 
 

@@ -147,6 +147,21 @@ class Session:
         while self._kept and self._kept[0][0] <= received:
             self._kept_bytes -= self._kept.popleft()[2]
 
+    def dump(self) -> dict[str, Any]:
+        """Return all of it as plain data, for the next image of this process."""
+        kept = [[number, frame] for number, frame, _ in self._kept]
+        counts = [self._sent, self._received, self._acknowledged, self._lost_to]
+        return {"name": self._name, "kept": kept, "counts": counts}
+
+    def load(self, dump: dict[str, Any]) -> None:
+        """Go on where `dump` was taken."""
+        self._start(dump["name"])
+        self._kept.extend(
+            (number, frame, len(frame.encode("utf-8", "surrogatepass"))) for number, frame in dump["kept"]
+        )
+        self._kept_bytes = sum(size for _, _, size in self._kept)
+        self._sent, self._received, self._acknowledged, self._lost_to = dump["counts"]
+
     @property
     def count(self) -> int:
         """How many text messages came in, for `received` of a pong."""

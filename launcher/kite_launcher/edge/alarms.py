@@ -17,6 +17,7 @@ import trio
 from kite_launcher.core.repeat import Quota
 from kite_launcher.core.spec import NotifySpec
 from kite_launcher.edge.journal import Journal
+from kite_launcher.edge.reaper import Reaper
 
 NOTIFY_TIMEOUT_S: Final = 10.0
 PENDING_MAX: Final = 100
@@ -26,11 +27,16 @@ class Alarms:
     """Raises alarms without ever waiting; one task hands them to [notify]."""
 
     def __init__(
-        self, notify: NotifySpec, *, instance: str, journal: Journal, publish: Callable[[str, dict[str, Any]], None]
+        self,
+        notify: NotifySpec,
+        *,
+        instance: str,
+        journal: Journal,
+        publish: Callable[[str, dict[str, Any]], None],
+        reaper: Reaper,
     ) -> None:
-        self._instance, self._journal, self._publish = instance, journal, publish
+        self._instance, self._journal, self._publish, self._reaper = instance, journal, publish, reaper
         self._sender, self._receiver = trio.open_memory_channel[dict[str, str]](PENDING_MAX)
-        self.owned: set[int] = set()
         self.held_back = 0
         self.configure(notify)
 
@@ -79,32 +85,23 @@ class Alarms:
         environ = {key: value for key, value in os.environ.items() if not key.startswith("KITE_")}
         environ.update({"KITE_ALARM_" + key.upper(): value for key, value in alarm.items()})
         try:
-            process = await trio.lowlevel.open_process(
+            async with self._reaper.process(
                 [*command, title, alarm["why"]],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
                 env=environ,
                 start_new_session=True,
-            )
-        except OSError as error:
-            self._journal.warning("notify command failed", why=str(error))
-            return
-        self.owned.add(process.pid)
-        try:
-            if process.stdin is not None:
+            ) as process:
+                assert process.stdin is not None, "a pipe was asked for"
                 with contextlib.suppress(trio.BrokenResourceError):
                     await process.stdin.send_all(body)
                 await process.stdin.aclose()
-            code = await process.wait()
-            if code != 0:
-                self._journal.warning("notify command failed", exit=code)
-        finally:
-            if process.returncode is None:
-                process.kill()
-                with trio.CancelScope(shield=True):
-                    await process.wait()
-            self.owned.discard(process.pid)
+                code = await process.wait()
+                if code != 0:
+                    self._journal.warning("notify command failed", exit=code)
+        except OSError as error:
+            self._journal.warning("notify command failed", why=str(error))
 
 
 def _post(url: str, body: bytes) -> str | None:

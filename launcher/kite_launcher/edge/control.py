@@ -12,6 +12,7 @@ import os
 import socket
 import struct
 from collections.abc import Awaitable, Callable
+from contextvars import ContextVar
 from typing import Any, Final
 
 import trio
@@ -30,6 +31,10 @@ _CREDENTIALS: Final = struct.Struct("3i")
 Say = Callable[[str, str], None]
 Execute = Callable[[str, Any, Say], Awaitable[dict[str, Any]]]
 """(method, params, say(name, text)) -> {"result": …} or {"error": …}; never raises"""
+
+
+# Whose order is being executed: the descriptor of the peer's connection and the id of its request.
+PEER: Final[ContextVar[tuple[int, object] | None]] = ContextVar("PEER", default=None)
 
 
 def open_control(state: StateDir) -> socket.socket:
@@ -113,9 +118,15 @@ class Control:
 
         async with trio.open_nursery() as nursery:
             nursery.start_soon(_pump, receiver, stream)
+            PEER.set((stream.socket.fileno(), number))
             answer = await self._execute(method, params, say)
             sender.close()
         await _send(stream, {"id": number, **answer})
+
+    @property
+    def fd(self) -> int:
+        """The listening descriptor."""
+        return self._listener.fileno()
 
     def close(self) -> None:
         """Stop listening."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import signal
+import socket
 from collections.abc import Iterable
 from datetime import datetime
 from typing import Any, Final
@@ -20,6 +21,7 @@ from kite_launcher.core.gate import is_settled
 from kite_launcher.core.keeper_orders import Exited
 from kite_launcher.core.launch import EXIT_CONFIG, EXIT_NO, EXIT_OK, EXIT_PERMISSION, EXIT_UNAVAILABLE, EXIT_USAGE
 from kite_launcher.core.spec import InstanceSpec
+from kite_launcher.core.takeover import restore_child
 from kite_launcher.core.unit_spec import UnitSpec, own_unit, units_of
 from kite_launcher.edge.house import House
 from kite_launcher.edge.journal import Journal
@@ -60,6 +62,9 @@ class Instance:
         self._stop_due: float | None = None
         self._nursery: trio.Nursery | None = None
         self._ears: dict[str, trio.CancelScope] = {}
+        self.ears: dict[str, tuple[socket.socket, str]] = {}  # left by an earlier launcher, not yet taken
+        self.sockets: dict[str, socket.socket] = {}
+        self.restored = False
         self._dependents: dict[str, list[Unit]] = {}
         house.on_change = self._changed
         house.on_crash = self._crashed
@@ -105,14 +110,32 @@ class Instance:
         assert self._nursery is not None, "the instance runs"
         if unit.spec.role == "module":
             try:
-                bound, path = self.notify.bind(unit.name)
+                ears = self.ears.pop(unit.name, None)
+                bound, path = ears if ears is not None else self.notify.bind(unit.name)
             except OSError as error:
                 self.journal.warning("no notify socket", name=unit.name, why=error.strerror)
             else:
+                self.sockets[unit.name] = bound
                 self.orders.notify_paths[unit.name] = path
                 scope = self._ears[unit.name] = trio.CancelScope()
                 self._nursery.start_soon(self._listen, unit, bound, scope)
         self._nursery.start_soon(unit.run)
+
+    def restore(self, stories: dict[str, dict[str, Any]]) -> None:
+        """Take over what an earlier launcher left: who runs is adopted, everybody else is where it was."""
+        self.restored = True
+        self.house.open = True
+        for name, data in stories.items():
+            unit = self.units.get(name)
+            if unit is None:
+                continue
+            identity = restore_child(unit.child, data, now=trio.current_time())
+            if identity is None:
+                continue
+            state = data["state"]
+            unit.adopt(identity, int(data["run"]), ready=state == State.RUNNING.value)
+            if state == State.STOPPING.value:
+                unit.order_stop("upgrade", then="restart" if data["wanted"] else "stopped")
 
     async def _listen(self, unit: Unit, bound: Any, scope: trio.CancelScope) -> None:
         with scope, bound:
@@ -131,6 +154,7 @@ class Instance:
         self.house.specs.pop(name, None)
         self.house.children.pop(name, None)
         self.orders.notify_paths.pop(name, None)
+        self.sockets.pop(name, None)
         scope = self._ears.pop(name, None)
         if scope is not None:
             scope.cancel()
@@ -152,6 +176,8 @@ class Instance:
             booting.cancel_scope.cancel()
 
     async def _boot(self) -> None:
+        if self.restored:
+            return
         self.kernel.want("up")
         for unit in self.modules():
             if not unit.child.by_hand:

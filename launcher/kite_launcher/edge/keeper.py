@@ -8,8 +8,6 @@ Its budget is its own; used up, the instance stops. Source: spec 00 §28, §28a;
 from __future__ import annotations
 
 import contextlib
-import ctypes
-import os
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
@@ -35,7 +33,6 @@ KEEPER_BACKOFF_MAX_S: Final = 0.2  # …also the fifth time, on a busy machine
 ASK_TIMEOUT_S: Final = 2.0
 SPAWNS: Final = 16  # at once: enough to share a write of the records, few enough that a keeper answers in between
 LAST_WORD_S: Final = 5.0
-_PR_SET_CHILD_SUBREAPER: Final = 36
 
 
 class KeeperHouse:
@@ -55,6 +52,7 @@ class KeeperHouse:
             Policy("always", OWN_RESTARTS, OWN_WITHIN_S, KEEPER_BACKOFF_S, KEEPER_BACKOFF_MAX_S, healthy_reset_s=60.0)
         )
         self.closing = False
+        self.adopt = False  # the keeper of an earlier image of this process is still there
         self.restarts = 0
         self.since_utc = ""
         self.on_exit: Callable[[Exited], None] = lambda _exited: None
@@ -93,7 +91,12 @@ class KeeperHouse:
 
     async def _begin(self, nursery: trio.Nursery) -> KeeperLink:
         former, self._link, self._identity = self._former, None, None
-        link = await KeeperLink.start(nursery, self._state_dir, self._settings)
+        link = None
+        if self.adopt:
+            self.adopt = False
+            link = await KeeperLink.connect(nursery, self._state_dir, self._settings)
+        if link is None:
+            link = await KeeperLink.start(nursery, self._state_dir, self._settings)
         link.on_said = lambda text: self._journal.warning("log keeper", says=text)
         self._former, self._identity = link, Identity(link.pid, link.start_ticks)
         stamp = datetime.now(UTC).isoformat(timespec="milliseconds")
@@ -197,36 +200,3 @@ class KeeperHouse:
         """Drop the record of the keeper that has ended."""
         if self._identity is not None:
             self._book.drop(NAME, self._identity.pid)
-
-
-def become_subreaper() -> None:
-    """Have orphans of our descendants fall to us instead of to init."""
-    libc = ctypes.CDLL(None, use_errno=True)
-    if libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
-        number = ctypes.get_errno()
-        raise OSError(number, os.strerror(number))
-
-
-def reap(owned: Callable[[int], bool], on_exit: Callable[[int, int], None]) -> None:
-    """Collect every dead child that nobody in this process waits for. `owned(pid)`: somebody does."""
-    for pid in children_of_self():
-        if owned(pid):
-            continue
-        try:
-            dead, status = os.waitpid(pid, os.WNOHANG)
-        except ChildProcessError:
-            continue
-        if dead == pid:
-            on_exit(pid, status)
-
-
-def children_of_self() -> list[int]:
-    """Return the pids of our children, zombies included."""
-    found: list[int] = []
-    for task in os.listdir("/proc/self/task"):
-        try:
-            with open(f"/proc/self/task/{task}/children", encoding="ascii") as file:
-                found += [int(word) for word in file.read().split()]
-        except OSError:
-            continue
-    return found

@@ -67,12 +67,12 @@ class KernelRoom:
         except ValueError:
             return  # it ended without a word; the unit sees the end itself
         if isinstance(ready, dict) and self._unit.current is run:
-            self._remember_file()
+            self.remember_file()
             self._unit.heard_ready()
             self._wire.come_back()
             self.on_ready()
 
-    def _remember_file(self) -> None:
+    def remember_file(self) -> None:
         """Keep a copy of `kernel.json`, to put it back when somebody removes it."""
         try:
             self._file = self._state.read("kernel.json")

@@ -34,7 +34,7 @@ class NotifyRoom:
 
     def bind(self, name: str) -> tuple[socket.socket, str]:
         """Return a fresh socket for a module and the path by which its child reaches it. Raises OSError."""
-        number = hashlib.sha256(name.encode("utf-8", "surrogatepass")).hexdigest()[:8]
+        number = _number(name)
         self._state.make_dir("notify")
         path = f"{self._state.path}/notify/{number}.sock"
         near = self._state.near(f"notify/{number}.sock")
@@ -57,6 +57,16 @@ class NotifyRoom:
             raise
         return bound, path
 
+    def take(self, name: str, fd: int) -> tuple[socket.socket, str]:
+        """Go on with a socket that an earlier launcher bound for this module."""
+        bound = socket.socket(fileno=fd)
+        bound.set_inheritable(False)
+        where = os.fsdecode(bound.getsockname())
+        if where.startswith("/proc/self/"):
+            return bound, f"{self._state.path}/notify/{_number(name)}.sock"
+        self._short = os.path.dirname(where)
+        return bound, where
+
     def clear(self) -> None:
         """Remove all sockets and the directories that hold them."""
         for folder in (self._state.near("notify"), self._short):
@@ -68,6 +78,10 @@ class NotifyRoom:
         if self._short is not None:
             os.rmdir(self._short)
             self._short = None
+
+
+def _number(name: str) -> str:
+    return hashlib.sha256(name.encode("utf-8", "surrogatepass")).hexdigest()[:8]
 
 
 async def hear(bound: socket.socket, uids: frozenset[int], on_note: Callable[[Note], None]) -> None:

@@ -86,7 +86,7 @@ async def _clean_only(state: StateDir) -> dict[str, Any]:
 async def _main(
     spec: InstanceSpec, options: LaunchOptions, state: StateDir, journal: Journal, umask: int, nofile: tuple[int, int]
 ) -> int:
-    from kite_launcher.edge.house_building import build
+    from kite_launcher.edge.launcher import Launcher, Setting
 
     _lock(state)
     listener, refused = _try_listen(spec)
@@ -111,7 +111,7 @@ async def _main(
         state.write("launch.json", _launch(spec, options, holder))
     except OSError as error:
         raise _unwritable(state, error) from error
-    return await build(
+    setting = Setting(
         spec=spec,
         options=options,
         state=state,
@@ -123,6 +123,7 @@ async def _main(
         umask=umask,
         nofile=nofile,
     )
+    return await Launcher(setting).run()
 
 
 def _lock(state: StateDir) -> None:

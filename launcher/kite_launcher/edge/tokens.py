@@ -76,8 +76,11 @@ class TokenTable:
         """Return the table for the next image of this process (through memory only)."""
         return {name: [entry.role, entry.token, entry.also] for name, entry in self._entries.items()}
 
-    def load(self, dump: dict[str, list[object]]) -> None:
-        """Take over what `dump` gave."""
+    def take(self, fd: int, dump: dict[str, list[object]]) -> None:
+        """Take over the memory file and the table of an earlier image of this process."""
+        self.close()
+        self.fd = fd
+        os.set_inheritable(fd, False)
         for name, (role, token, also) in dump.items():
             self._entries[name] = _Entry(role, token, list(also))  # type: ignore[arg-type,call-overload]
 

@@ -70,7 +70,7 @@ class Run:
     started_wall: float = attrs.field(factory=time.time)
     extend_to: float = 0.0
     beat_due: float = math.inf
-    adopted: bool = False
+    adopted: bool = False  # an earlier launcher started it
 
 
 class Unit:
@@ -99,6 +99,11 @@ class Unit:
     def name(self) -> str:
         """The unit's name."""
         return self.spec.name
+
+    @property
+    def spawning(self) -> bool:
+        """True while a process of it is being made."""
+        return self._spawning
 
     @property
     def ordered(self) -> bool:
@@ -204,9 +209,12 @@ class Unit:
         self.pulse.beat()
 
     def adopt(self, identity: Identity, run: int, *, ready: bool) -> None:
-        """Go on with a process that an earlier launcher started."""
+        """Go on with a process that an earlier launcher started; call before the task runs."""
         now = trio.current_time()
         self._adopt = Run(identity, run, now, now + self.spec.ready_timeout_s, ready=ready, adopted=True)
+        self.child.run = run
+        self._on(Event.SPAWNED, "adopted", f"pid {identity.pid}")
+        self.child.identity = identity
 
     # -- its task --------------------------------------------------------------------------------------------
 
@@ -214,7 +222,6 @@ class Unit:
         """Keep the process until `close`. Returns when it is proved to be gone, or refuses to be."""
         if self._adopt is not None:
             run, self._adopt = self._adopt, None
-            self._on(Event.WANTED, "adopted")
             await self._live(run)
         while await self._rest():
             run_or_none = await self._start()
@@ -319,10 +326,6 @@ class Unit:
         early, self._early = self._early, []
         for exited in early:
             self.heard_exit(exited)
-        if run.adopted:
-            self.child.run, self.child.identity = run.number, run.identity
-            self._on(Event.SPAWNED, "adopted", f"pid {run.identity.pid}")
-            self.child.identity = run.identity
         try:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._watch_end, run)

@@ -241,6 +241,15 @@ class KernelWire:
             with trio.CancelScope(shield=True):
                 await trio.aclose_forcefully(stream)
 
+    def dump(self) -> dict[str, Any]:
+        """Return what the next image of this process needs to resume the session."""
+        return {"instance": self._instance, "session": self._session.dump(), "next_id": self._next_id}
+
+    def load(self, dump: dict[str, Any]) -> None:
+        """Go on with the session of an earlier image."""
+        self._instance, self._next_id = dump["instance"], dump["next_id"]
+        self._session.load(dump["session"])
+
     # -- what others use -------------------------------------------------------------------------------------
 
     async def call(self, method: str, params: dict[str, Any], *, timeout_s: float) -> dict[str, Any] | None:

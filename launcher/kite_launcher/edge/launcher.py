@@ -1,7 +1,7 @@
 """Joins the rooms of one running launcher, runs it, and takes it apart again in the opposite order.
 
 The only place where the parts meet: keeper, wire, units, control socket, signals, terminal. Everything lives in one
-nursery; when `build` returns nothing of the instance is left, or what refused is named.
+nursery; when `Launcher.run` returns nothing of the instance is left, or what refused is named.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import random
 import signal
+import socket
 import sys
 from collections.abc import Collection
 from typing import Any, Final
@@ -16,56 +17,58 @@ from typing import Any, Final
 import attrs
 import trio
 
-from kite_launcher.core.child import State
 from kite_launcher.core.keeper_orders import KeeperSettings
 from kite_launcher.core.launch import EXIT_NO, EXIT_OK, EXIT_PERMISSION, LaunchOptions, RefusedError
 from kite_launcher.core.proc import ancestors, descendants
-from kite_launcher.core.records import Damaged, Holder, parse_wanted, render_wanted
+from kite_launcher.core.records import Damaged, Holder, parse_processes, parse_wanted, render_wanted
 from kite_launcher.core.report import Facts, status
 from kite_launcher.core.spec import InstanceSpec
+from kite_launcher.core.takeover import Takeover
 from kite_launcher.edge.alarms import Alarms
+from kite_launcher.edge.attendance import SIGNALS, Attendance
 from kite_launcher.edge.commands import Commands
 from kite_launcher.edge.control import Control, open_control
 from kite_launcher.edge.house import House
 from kite_launcher.edge.instance import Instance
 from kite_launcher.edge.journal import Journal
-from kite_launcher.edge.keeper import KeeperHouse, become_subreaper, reap
+from kite_launcher.edge.keeper import KeeperHouse
 from kite_launcher.edge.kernel_room import KernelRoom
 from kite_launcher.edge.listen import Listener
 from kite_launcher.edge.memory import watch_trees
-from kite_launcher.edge.notify import NotifyRoom, ServiceManager
+from kite_launcher.edge.notify import NotifyRoom
 from kite_launcher.edge.orders import OrderMaker
 from kite_launcher.edge.processes import ProcFs
+from kite_launcher.edge.reaper import Reaper, become_subreaper
 from kite_launcher.edge.record_book import RecordBook
 from kite_launcher.edge.reloading import Reloading
 from kite_launcher.edge.statedir import StateDir
-from kite_launcher.edge.terminal import Terminal, has_terminal
 from kite_launcher.edge.tokens import OPERATOR, TokenTable
+from kite_launcher.edge.upgrading import Upgrading, taken_over
 from kite_launcher.edge.watchdog_room import WatchdogRoom
 from kite_launcher.edge.wire import KernelWire
 
 FILES_LOOK_S: Final = 1.0
 PROOF_S: Final = 2.0
-SIGNALS: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGCHLD, signal.SIGCONT)
 
 
-async def build(
-    *,
-    spec: InstanceSpec,
-    options: LaunchOptions,
-    state: StateDir,
-    journal: Journal,
-    processes: ProcFs,
-    listener: Listener,
-    mark: str,
-    holder: Holder,
-    umask: int,
-    nofile: tuple[int, int],
-) -> int:
-    """Run one instance from its first child to its last. Returns the exit code."""
-    become_subreaper()
-    launcher = Launcher(spec, options, state, journal, processes, listener, mark, holder, umask, nofile)
-    return await launcher.run()
+@attrs.frozen(eq=False)
+class Setting:
+    """What a launcher starts with. `umask` and `nofile` are the caller's, for the children.
+
+    `takeover` is what an earlier image of this process left to it (an upgrade), None for a fresh start.
+    """
+
+    spec: InstanceSpec
+    options: LaunchOptions
+    state: StateDir
+    journal: Journal
+    processes: ProcFs
+    listener: Listener
+    mark: str
+    holder: Holder
+    umask: int
+    nofile: tuple[int, int]
+    takeover: Takeover | None = None
 
 
 def keeper_settings(spec: InstanceSpec, mark: str) -> KeeperSettings:
@@ -92,21 +95,12 @@ class _Down:
 class Launcher:
     """The whole of one launcher process."""
 
-    def __init__(
-        self,
-        spec: InstanceSpec,
-        options: LaunchOptions,
-        state: StateDir,
-        journal: Journal,
-        processes: ProcFs,
-        listener: Listener,
-        mark: str,
-        holder: Holder,
-        umask: int,
-        nofile: tuple[int, int],
-    ) -> None:
+    def __init__(self, setting: Setting) -> None:
+        spec, options, state, journal = setting.spec, setting.options, setting.state, setting.journal
+        processes, listener, mark = setting.processes, setting.listener, setting.mark
+        self._setting, self._takeover = setting, setting.takeover
         self._options, self._state, self._journal, self._processes = options, state, journal, processes
-        self._holder = holder
+        self._holder = setting.holder
         self._environ = dict(os.environ)
         self._tokens = TokenTable()
         self._notify = NotifyRoom(state)
@@ -122,7 +116,10 @@ class Launcher:
             token=lambda: self._tokens.token("launcher", "launcher"), journal=journal, random=random.random
         )
         self._wire.url = listener.url
-        self._alarms = Alarms(spec.notify, instance=spec.name, journal=journal, publish=self._wire.publish)
+        self._reaper = Reaper(self._keeper.note_status)
+        self._alarms = Alarms(
+            spec.notify, instance=spec.name, journal=journal, publish=self._wire.publish, reaper=self._reaper
+        )
         orders = OrderMaker(
             spec=spec,
             state=state,
@@ -132,8 +129,8 @@ class Launcher:
             notify=self._notify,
             environ=self._environ,
             python=sys.executable,
-            umask=umask,
-            nofile=nofile,
+            umask=setting.umask,
+            nofile=setting.nofile,
         )
         self._orders = orders
         self._house = House(
@@ -169,36 +166,39 @@ class Launcher:
             save_wanted=self._save_wanted,
             down=self._down,
             reload=self._reloading.run,
-            upgrade=self._upgrade,
+            upgrade=lambda params: self._upgrading.run(params, self._attendance, self._control),
             token=self._issue_token,
             file_changed=self._reloading.file_changed,
         )
-        self._service = ServiceManager(self._environ.get("NOTIFY_SOCKET"), self._environ.get("WATCHDOG_USEC"))
-        self._terminal = Terminal() if not options.detached else None
-        self._had_terminal = not options.detached and has_terminal()
+        self._attendance = Attendance(
+            self._instance,
+            self._environ,
+            detached=options.detached,
+            reaper=self._reaper,
+            reload=self._reload_by_signal,
+        )
+        self._upgrading = Upgrading(
+            setting, self._instance, self._tokens, self._wire, self._reloading.file_changed, self._reaper
+        )
+        self._control: Control | None = None
         self._downs: list[_Down] = []
-        self._interrupts = 0
         self._ancestors = ancestors(processes.look(), os.getpid())
 
     # -- life ------------------------------------------------------------------------------------------------
 
     async def run(self) -> int:
         """Run until the instance ends; returns the exit code."""
+        become_subreaper()
         self._keeper.on_exit = self._instance.heard_exit
         self._wire.methods = self._commands.methods
         self._wire.on_call = self._commands.by_wire
         self._wire.on_open = self._instance.wire_opened
         self._instance.make_modules(self._read_wanted())
-        try:
-            self._prepare_files()
-            bound = open_control(self._state)
-        except OSError as error:
-            text = f"{self._state.path}/{error.filename or ''}: {error.strerror} (errno {error.errno})"
-            raise RefusedError(EXIT_PERMISSION, text, "choose another with --state-dir") from error
-        control = Control(bound, self._commands.by_hand, self._journal)
+        control = self._control = Control(self._begin(), self._commands.by_hand, self._journal)
+        attendance = self._attendance
         with trio.open_signal_receiver(*SIGNALS) as signals:
             async with trio.open_nursery() as nursery:
-                nursery.start_soon(self._attend_signals, signals)
+                nursery.start_soon(attendance.signals, signals, nursery)
                 await nursery.start(self._keep_keeper)
                 for task in (
                     control.run,
@@ -207,19 +207,46 @@ class Launcher:
                     self._room.watch,
                     self._watch.watch,
                     self._alarms.run,
+                    self._reaper.run,
                     self._watch_files,
-                    self._tell_service_manager,
-                    self._ping_service_manager,
-                    self._watch_keys,
+                    attendance.tell_ready,
+                    attendance.ping_service,
+                    attendance.keys,
                 ):
                     nursery.start_soon(task)
                 nursery.start_soon(watch_trees, self._house, self._instance.modules)
+                if self._takeover is not None:
+                    taken_over(self._takeover, self._journal)
                 await self._instance.run(nursery)
                 exit_code = await self._end()
                 await self._answer_downs(exit_code)
                 nursery.cancel_scope.cancel()
         control.close()
         return exit_code
+
+    def _begin(self) -> socket.socket:
+        """Make the files that a living instance has, or take over what an earlier image left; the control socket."""
+        takeover = self._takeover
+        if takeover is None:
+            try:
+                self._prepare_files()
+                return open_control(self._state)
+            except OSError as error:
+                text = f"{self._state.path}/{error.filename or ''}: {error.strerror} (errno {error.errno})"
+                raise RefusedError(EXIT_PERMISSION, text, "choose another with --state-dir") from error
+        self._tokens.take(takeover.fds["tokens"], takeover.tokens)
+        self._wire.load(takeover.wire)
+        self._keeper.adopt = True
+        self._instance.ears = {name: self._notify.take(name, fd) for name, fd in takeover.notify.items()}
+        records = parse_processes(self._state.read("processes.json") or b"")
+        for record in () if isinstance(records, Damaged) else records.records:
+            self._book.put(record)
+        self._instance.restore(takeover.units)
+        self._room.remember_file()
+        return socket.socket(fileno=takeover.fds["control"])
+
+    async def _reload_by_signal(self) -> None:
+        await self._commands.by_hand("reload", {}, lambda _name, _text: None)
 
     async def _keep_keeper(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         why = await self._keeper.run(task_status=task_status)
@@ -229,7 +256,7 @@ class Launcher:
 
     async def _end(self) -> int:
         """Stop everything, prove it, clear the traces; returns the exit code."""
-        self._service.say("STOPPING=1")
+        self._attendance.service.say("STOPPING=1")
         self._wire.publish("module.exiting", {"module_id": "launcher", "reason": self._instance.cause})
         refused = await self._instance.shut()
         refused += await self._sweep_strays()
@@ -239,8 +266,8 @@ class Launcher:
             self._keeper.forget()
         await self._book.flush()
         self._clear_traces()
-        if self._terminal is not None:
-            self._terminal.restore()
+        if self._attendance.terminal is not None:
+            self._attendance.terminal.restore()
         if refused:
             self._journal.error("refuses to die", who=", ".join(refused))
             self._instance.cause = "refuses to die: " + ", ".join(refused)
@@ -254,7 +281,7 @@ class Launcher:
         while True:
             snapshot = await self._processes.snapshot()
             keeper = self._keeper.identity
-            spare = {*self._ancestors, *((keeper.pid,) if keeper is not None else ()), *self._alarms.owned}
+            spare = {*self._ancestors, *((keeper.pid,) if keeper is not None else ()), *self._reaper.owned}
             below = descendants(snapshot, [os.getpid()])
             rows = [
                 row
@@ -390,9 +417,6 @@ class Launcher:
         down.answered.set()
         return down.answer
 
-    async def _upgrade(self, params: dict[str, Any]) -> dict[str, Any]:
-        raise RefusedError(EXIT_NO, "upgrade is not possible here")
-
     async def _issue_token(self, name: str) -> str | None:
         if name in ("launcher", "watchdog"):
             return None
@@ -405,57 +429,3 @@ class Launcher:
         token = self._tokens.issue(name)
         await self._reloading.tell_tokens()
         return token
-
-    # -- signals, keys, the service manager ------------------------------------------------------------------
-
-    async def _attend_signals(self, signals: Any) -> None:
-        async for number in signals:
-            match number:
-                case signal.SIGCHLD:
-                    reap(lambda pid: pid in self._alarms.owned, self._keeper.note_status)
-                case signal.SIGHUP:
-                    self._hang_up()
-                case signal.SIGCONT:
-                    if self._terminal is not None and not self._instance.stopping.is_set():
-                        self._terminal.enter()
-                case _:
-                    self._interrupt(signal.Signals(number).name)
-
-    def _hang_up(self) -> None:
-        if self._instance.stopping.is_set():
-            return
-        if self._had_terminal and not has_terminal():
-            self._instance.stop(EXIT_OK, "the terminal was closed")
-            return
-        trio.lowlevel.spawn_system_task(self._reload_by_signal)
-
-    async def _reload_by_signal(self) -> None:
-        await self._commands.by_hand("reload", {}, lambda _name, _text: None)
-
-    def _interrupt(self, cause: str) -> None:
-        """First: a normal stop; second: hurry; third: kill."""
-        self._interrupts += 1
-        self._instance.stop(EXIT_OK, cause)
-        if self._interrupts > 1:
-            self._instance.press(self._interrupts - 1)
-
-    async def _watch_keys(self) -> None:
-        if self._terminal is None or not self._terminal.usable:
-            return
-        self._terminal.enter()
-        try:
-            await self._terminal.keys(self._interrupt)
-        finally:
-            self._terminal.restore()
-
-    async def _tell_service_manager(self) -> None:
-        await self._house.changed.until(self._instance.settled)
-        failed = [unit.name for unit in self._instance.modules() if unit.child.state is State.FAILED]
-        self._journal.info("settled", url=self._orders.listener.url, failed=failed)
-        self._service.say(f"READY=1\nSTATUS={'all ready' if not failed else 'failed: ' + ', '.join(failed)}")
-
-    async def _ping_service_manager(self) -> None:
-        every_s = self._service.ping_every_s
-        while every_s is not None:
-            self._service.say("WATCHDOG=1")
-            await trio.sleep(every_s)
