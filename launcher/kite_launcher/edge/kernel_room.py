@@ -19,7 +19,8 @@ from kite_launcher.core.proc import Identity
 from kite_launcher.edge.house import House, Prepared
 from kite_launcher.edge.readiness import http_status
 from kite_launcher.edge.statedir import StateDir
-from kite_launcher.edge.unit import Run, Unit
+from kite_launcher.edge.unit import Unit
+from kite_launcher.edge.unit_wishes import Run
 from kite_launcher.edge.wire import KernelWire
 
 READY_MAX_BYTES: Final = 4096
