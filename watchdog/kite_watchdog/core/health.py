@@ -19,6 +19,7 @@ import attrs
 
 FAILURES_MAX: Final = 3  # in a row; spec 60 §1
 GOOD_NEEDED: Final = 3  # in a row; spec 60 §1
+RESTARTS_MAX: Final = 5  # in a row that did not lead to three good answers; the launcher's own budget counts besides
 AFTER_FAILURE_S: Final = 5.0  # spec 60 §1
 FAILING_S: Final = 2.0  # spec 60 §1
 # How long a module may stay off the wire while its process lives: the longest standard delay (10 s) and a handshake
@@ -95,7 +96,7 @@ class Health:
     without three good answers in between; asks False for a module that declares no health: only its absence is seen.
     """
 
-    def __init__(self, *, interval_s: float, scale: float, limit: int, asks: bool = True) -> None:
+    def __init__(self, *, interval_s: float, scale: float, limit: int = RESTARTS_MAX, asks: bool = True) -> None:
         self.asks = asks
         self.verdict = Verdict.UNKNOWN
         self.why = ""

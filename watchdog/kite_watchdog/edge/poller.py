@@ -15,7 +15,7 @@ import trio
 from kite_watchdog.core.answers import sample_of
 from kite_watchdog.core.frames import plain
 from kite_watchdog.core.health import AFTER_FAILURE_S, Change, Health, Kind, Sample, Step, Verdict
-from kite_watchdog.core.options import Options
+from kite_watchdog.core.options import HEALTH_S, Options
 from kite_watchdog.edge.heartbeat import Heartbeat
 from kite_watchdog.edge.launcher import Launcher
 from kite_watchdog.edge.link import Link
@@ -164,7 +164,7 @@ class Poller:
 
     def _fresh(self, asks: bool, interval_s: float | None) -> Health:
         scale = self.options.scale
-        return Health(interval_s=interval_s or 15.0 * scale, scale=scale, limit=self.options.restarts, asks=asks)
+        return Health(interval_s=interval_s or HEALTH_S * scale, scale=scale, asks=asks)
 
     async def _pings(self) -> None:
         silent = 0
