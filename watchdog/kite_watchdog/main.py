@@ -6,6 +6,7 @@ everywhere. Source: spec 60-watchdog, 05 §3, §4.
 
 from __future__ import annotations
 
+import math
 import os
 import random
 import signal
@@ -22,7 +23,7 @@ import trio
 from kite_watchdog.core.frames import Event
 from kite_watchdog.core.options import OPTIONS_BYTES_MAX, Options, OptionsError, decode_options
 from kite_watchdog.core.reconnect import Decision
-from kite_watchdog.core.remedy import ASK_AFTER_S, Action, Lost, Watch, decide
+from kite_watchdog.core.remedy import ASK_AFTER_S, Action, Kernel, Lost, Watch, decide
 from kite_watchdog.edge.connect import OpenStream
 from kite_watchdog.edge.files import Unread, read_own
 from kite_watchdog.edge.heartbeat import Heartbeat
@@ -183,11 +184,12 @@ class Watchdog(Peer):
 
     async def _keep_instance(self) -> None:
         period_s = max(0.05, LOOK_S * self._settings.options.scale)
+        away = False
         while True:
-            with trio.move_on_after(period_s):
+            with trio.move_on_after(period_s if away else math.inf):  # an open wire says itself when something changes
                 await self._look.wait()
             self._look = trio.Event()
-            away = self.watch.facts(now=trio.current_time(), launcher_alive=True).away_s > 0
+            away = self.watch.facts(now=trio.current_time(), launcher_alive=True).kernel is not Kernel.OPEN
             alive = self.instance.launcher_alive() if away else True
             facts = self.watch.facts(
                 now=trio.current_time(),
