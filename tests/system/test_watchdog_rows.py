@@ -1,6 +1,6 @@
 """The table of spec 60 §2 with a real kernel and a real watchdog; the launcher's wire and process are the test's.
 
-Source: spec 60-watchdog §2, 20-kernel §2; issue "bad input" rows.
+Source: spec 60-watchdog §2, 20-kernel §2; 10-wire §7.
 """
 
 from __future__ import annotations
