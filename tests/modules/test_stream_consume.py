@@ -174,19 +174,19 @@ async def test_a_wire_that_ends_before_the_upgrade_counts_as_1006(tmp_path: Path
     async def hang_up(stream: trio.SocketStream) -> None:
         nonlocal tries
         tries += 1
-        await stream.receive_some(10)
+        await stream.receive_some(10_000)
+        if tries == 4:  # three times without a word, then a word
+            await stream.send_all(b"HTTP/1.1 403 Forbidden\r\nContent-Length: 0\r\n\r\n")
         await stream.aclose()
 
     async with trio.open_nursery() as nursery:
         listeners = await nursery.start(partial(trio.serve_tcp, hang_up, 0, host="127.0.0.1"))
         port = listeners[0].socket.getsockname()[1]
-        with trio.move_on_after(20):
-            async with trio.open_nursery() as inner:
-                inner.start_soon(consume, f"ws://127.0.0.1:{port}/sub", tmp_path / "out", 1, 0.01, 0.02)
-                await until(lambda: tries >= 3)
-                inner.cancel_scope.cancel()
+        with trio.fail_after(20), pytest.raises(StreamClosed) as caught:
+            await consume(f"ws://127.0.0.1:{port}/sub", tmp_path / "out", 1, 0.01, 0.02)
         nursery.cancel_scope.cancel()
-    assert tries >= 3
+    assert caught.value.code == 403
+    assert tries == 4
 
 
 async def test_a_hub_that_vanishes_is_left_and_asked_again(

@@ -296,7 +296,7 @@ async def open_wire(
         lost = Lost(None, f"no upgrade within {handshake_s:g} s")
     except (OSError, trio.BrokenResourceError, trio.ClosedResourceError) as error:
         lost = Lost(None, f"no connection: {_first_line(error)}")
-    except trio.Cancelled:
+    except BaseException:  # cancelled, alone or in a group
         if stream is not None:
             with trio.CancelScope(shield=True):
                 await trio.aclose_forcefully(stream)
