@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from kite_modules.relay.options import Options
     from kite_modules.relay.screen import Screen
 
-HASHES_AT_ONCE: Final = 2  # each takes 64 MiB and a core for 50 ms
+HASHES_AT_ONCE: Final = 2  # each takes 46 MiB and a core for 40 ms
 IN_FLIGHT_MAX: Final = 800  # of all browsers together: below the kernel's 1024 for the relay's connection
 SAID_S: Final = 60.0
 SAID_MAX: Final = 1000

@@ -27,6 +27,7 @@ BODY_BYTES_MAX: Final = 4096
 BODY_S: Final = 5.0
 BROWSERS_MAX: Final = 600
 BROWSERS_OF_ADDRESS_MAX: Final = 300  # a whole office may come from one address; one address may not take it all
+METHODS: Final = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")  # so that the answer to others is 405
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
@@ -46,7 +47,7 @@ class Web:
         self._http = Starlette(
             routes=[
                 Route("/healthz", self._healthz, methods=["GET"]),
-                Route("/session", self._session, methods=["POST", "DELETE"]),
+                Route("/session", self._session, methods=METHODS),
                 Route("/ws", self._only_websocket, methods=["GET"]),
                 Route("/{path:path}", self._page, methods=["GET"]),
             ]
@@ -140,6 +141,8 @@ class Web:
 
     async def _session(self, request: Request) -> Response:
         """POST {session}: trade it for a cookie that no script can read. DELETE: log out."""
+        if request.method not in ("POST", "DELETE"):
+            return PlainTextResponse("POST or DELETE\n", 405, {"allow": "POST, DELETE"})
         if request.method == "DELETE":
             held = request.cookies.get(guard.COOKIE)
             if held is not None:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from kite_kernel.core import calls
 from tests.support.pure_hub import PureHub
+
+from kite_kernel.core import calls
 
 
 def test_flows_tell_who_called_whom_how_often() -> None:

@@ -124,10 +124,11 @@ export function Events() {
 
 export function Overview() {
   useStore();
+  const few = store.rows.size <= 12; // then there is room below the table; a long table would bury the picture
   return html`<${Verdict} />
     <div class="columns">
-      <${Modules} />
-      <div class="side"><${Events} /><${Topology} /></div>
+      <div class="side"><${Modules} />${few && html`<${Topology} />`}</div>
+      <div class="side"><${Events} />${!few && html`<${Topology} />`}</div>
     </div>`;
 }
 
