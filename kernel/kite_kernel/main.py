@@ -82,7 +82,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         return error.code
     except KeyboardInterrupt:
         return 0
-    except Exception as error:
+    except BaseException as error:
+        if isinstance(error, BaseExceptionGroup) and error.split(KeyboardInterrupt)[1] is None:
+            return 0  # Ctrl+C while the kernel was still starting
+        if isinstance(error, SystemExit | GeneratorExit):
+            raise
         refused = _start_error(error)
         if refused is not None:
             for line in refused.lines:
@@ -208,7 +212,7 @@ class _Start:
             )
             await FactPlane(running, self.state_dir).start()
             await StreamPlane(running, self.state_dir).start()
-            nursery.start_soon(self._watch_signals, running)
+            await nursery.start(self._watch_signals, running)
             for sock in everything:
                 running.listen(sock)
             tune_collector()
@@ -250,8 +254,11 @@ class _Start:
                 os.close(self.args.ready_fd)
         notify(f"READY=1\nSTATUS=listening on {ready['url']}")
 
-    async def _watch_signals(self, running: kernel.Kernel) -> None:
+    async def _watch_signals(
+        self, running: kernel.Kernel, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
+    ) -> None:
         with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT, signal.SIGHUP) as signals:
+            task_status.started()
             stopping = False
             async for number in signals:
                 if number == signal.SIGHUP:
