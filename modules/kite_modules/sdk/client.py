@@ -13,6 +13,7 @@ from kite_modules.sdk import frames
 from kite_modules.sdk.events import QUEUE_MAX, Dispatcher, Policy, Subscription
 from kite_modules.sdk.link import Link
 from kite_modules.sdk.publishing import Publishing
+from kite_modules.sdk.reconnect import NetworkState
 from kite_modules.sdk.session import State
 from kite_modules.sdk.watch import StateWatch
 
@@ -77,6 +78,11 @@ class Kite(Publishing):
     def retry_now(self) -> bool:
         """Come back at once instead of at the due time; False where nothing waits."""
         return self._link.retry_now()
+
+    def network(self, state: NetworkState, *, path_changed: bool = False) -> bool:
+        """Tell what the system says of the network: back online means at once, the count from zero; another path means
+        at once, the count stays. Repeated signals change nothing. Returns whether a new wire was begun."""
+        return self._link.network(state, path_changed=path_changed)
 
     async def wait_open(self) -> None:
         """Wait until the session is in step. Raises: NotConnected when it ended for good."""

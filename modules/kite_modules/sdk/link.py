@@ -20,6 +20,7 @@ from kite_modules.sdk.errors import CallError, NotConnected
 from kite_modules.sdk.exchange import Exchange, Incoming
 from kite_modules.sdk.frames import EventParams, Frame
 from kite_modules.sdk.greeting import Greeting
+from kite_modules.sdk.reconnect import NetworkState
 from kite_modules.sdk.session import Session, State
 from kite_modules.sdk.settings import Settings
 from kite_modules.sdk.spread import AttemptCounter
@@ -29,6 +30,7 @@ from kite_modules.sdk.watch import StateBoard
 
 _PING_IDLE_S: Final = 60.0  # until the auth answer says otherwise
 _SYNC_AGAIN_S: Final = 1.0  # a kernel that is too busy to register a module just now
+_QUIET_LEAST_S: Final = 2.0  # times scaled down for tests must not make a busy machine look like a dead kernel
 _ROOM: Final = 256  # frames of one session in line before a progress stream waits
 
 
@@ -90,6 +92,16 @@ class Link:
         self.states.announce()
         return True
 
+    def network(self, state: NetworkState, *, path_changed: bool) -> bool:
+        """The network changed; True when a new wire takes the place of the present one, or ends the wait."""
+        if not self.session.network(state, path_changed=path_changed):
+            return False
+        self._nudge.set()
+        if self._wire_scope is not None:
+            self._wire_scope.cancel()
+        self.states.announce()
+        return True
+
     async def drained(self, *, timeout_s: float) -> bool:
         """Wait until all that was in line went out; False at the timeout or when there is no wire. Cancel: safe."""
         with trio.move_on_after(timeout_s):
@@ -136,8 +148,8 @@ class Link:
                 self.session.connect()
                 self.states.announce()
                 while self.session.state is not State.STOPPED:
-                    lost = await self._one_wire(nursery)
-                    self._on_lost(lost)
+                    number = self.session.wire
+                    self._on_lost(await self._one_wire(nursery), number)
                     await self._wait_for_due()
                 nursery.cancel_scope.cancel()
         finally:
@@ -175,7 +187,7 @@ class Link:
             except WireLost as error:
                 lost = error.lost
             finally:
-                self._wire = None
+                self._wire = self._wire_scope = None
                 if wire is not None:
                     await wire.abort()
                 nursery.cancel_scope.cancel()
@@ -307,7 +319,7 @@ class Link:
 
     def _quiet_s(self) -> float:
         """Half of what a living kernel never keeps quiet for: it pings at least each `ping_idle`."""
-        return self.told_s("ping_idle_s", _PING_IDLE_S) * 1.5
+        return max(self.told_s("ping_idle_s", _PING_IDLE_S) * 1.5, _QUIET_LEAST_S)
 
     def told_s(self, name: str, default_s: float) -> float:
         """Return one of the kernel's times (seconds) as the auth answer told it."""
@@ -331,13 +343,14 @@ class Link:
 
     # ------------------------------------------------------------------ ends
 
-    def _on_lost(self, lost: Lost) -> None:
+    def _on_lost(self, lost: Lost, wire: int) -> None:
         self.last_lost = lost
         if self.session.state is State.STOPPED:
             return
         decision = self.session.lost(
             lost.code,
             now=trio.current_time(),
+            wire=wire,
             close_reason=lost.reason,
             retry_after_s=lost.retry_after_s,
         )

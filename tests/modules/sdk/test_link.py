@@ -112,6 +112,45 @@ async def test_waiting_shows_its_due_time_and_can_be_cut_short(autojump_clock: C
         assert kite.statistics()["reconnects"] == {"transport": 5}
 
 
+async def test_the_network_coming_back_ends_the_wait_at_once(autojump_clock: Clock) -> None:
+    async with Hub() as hub, hub.client("me", policy=STEADY) as kite, trio.open_nursery() as nursery:
+        nursery.start_soon(lambda: hub.restart(away_s=9.0))
+        await trio.sleep(9.5)  # the next try would be at 15.5
+        assert kite.state is State.WAITING
+        assert not kite.network("offline")
+        assert kite.network("online")
+        assert not kite.network("online")
+        with trio.fail_after(0.5):
+            await kite.wait_open()
+        assert kite.statistics()["attempt"] == 0
+
+
+async def test_another_path_replaces_the_wire_and_loses_no_call(
+    autojump_clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    module = Module("a")
+
+    @module.method
+    async def slow() -> str:
+        await trio.sleep(3)
+        return "done"
+
+    async with Hub() as hub, hub.running(module), hub.client("me") as kite, trio.open_nursery() as nursery:
+        answers: list[str] = []
+
+        async def call() -> None:
+            answers.append(await kite.call("a.slow"))
+
+        nursery.start_soon(call)
+        await trio.sleep(1)
+        assert kite.network("online", path_changed=True)
+        assert kite.state is State.CONNECTING
+        await trio.sleep(3)
+        assert answers == ["done"]
+        assert kite.statistics()["resumes"] == 1
+    assert said(caplog, logging.WARNING) == []
+
+
 async def test_open_comes_only_after_subscribe_and_register(autojump_clock: Clock) -> None:
     module = Module("a")
     async with Hub() as hub, hub.running(module):
