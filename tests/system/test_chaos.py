@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -58,3 +59,18 @@ def test_an_unknown_fault_is_refused_by_name() -> None:
     done = _chaos("--scratch", "--faults", "kill everything")
     assert done.returncode == 64
     assert "kill everything" in done.stderr
+
+
+def test_told_to_end_it_stops_its_instance_and_removes_the_folder(tmp_path: Path) -> None:
+    environ = {k: v for k, v in os.environ.items() if not k.startswith("KITE_")}
+    argv = [*CHAOS, "--scratch", "--seconds", "60", "--faults", "stop module"]
+    process = subprocess.Popen(
+        argv, env={**environ, "TMPDIR": str(tmp_path)}, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline().startswith("seed "), "the instance is up, the run begins"
+    process.send_signal(signal.SIGTERM)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 1
+    assert "Traceback" not in out + err
+    assert list(tmp_path.iterdir()) == []

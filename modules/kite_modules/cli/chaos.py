@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import logging
 import os
+import signal
 import tomllib
 from collections.abc import Callable
 from functools import partial
@@ -106,6 +107,8 @@ def _run_scratch(args: argparse.Namespace, seed: int, classes: tuple[str, ...] |
     from kite_modules.chaos.run import Options
     from kite_modules.chaos.scratch import scratch
 
+    # A TERM ends it as Ctrl+C does: the instance of its own is stopped and its folder removed.
+    signal.signal(signal.SIGTERM, lambda *_: os.kill(os.getpid(), signal.SIGINT))
     measured: list[Any] = []
     names = "ABCDEF" if args.full else (args.timelines or "").upper()
     if unknown := [name for name in names if name not in "ABCDEF"]:
@@ -153,8 +156,6 @@ def _run_scratch(args: argparse.Namespace, seed: int, classes: tuple[str, ...] |
 
 
 def _timelines(args: argparse.Namespace, scale: float, names: str) -> list[Any]:
-    import trio
-
     from kite_modules.chaos.scratch import scratch
     from kite_modules.chaos.timelines import run_all
 
@@ -162,7 +163,20 @@ def _timelines(args: argparse.Namespace, scale: float, names: str) -> list[Any]:
         if trouble := made.up():
             raise Failure(NO, f"the scratch instance does not come up: {trouble}")
         logging.getLogger("kite").setLevel(logging.CRITICAL)
-        return trio.run(run_all, made, scale, names, _shown(args))
+        measured: list[Any] = _to_its_end(partial(run_all, made, scale, names, _shown(args)))
+        return measured
+
+
+def _to_its_end(function: Callable[[], Any]) -> Any:
+    """Run it; Ctrl+C comes out as itself, in whatever group of errors it was wrapped."""
+    import trio
+
+    try:
+        return trio.run(function)
+    except BaseExceptionGroup as group:
+        if group.subgroup(KeyboardInterrupt) is not None:
+            raise KeyboardInterrupt from None
+        raise
 
 
 def _shown(args: argparse.Namespace) -> Callable[[str], None]:
@@ -179,15 +193,13 @@ def _chaos(
     revive: Any = None,
     judge_end: Any = None,
 ) -> Report:
-    import trio
-
     from kite_modules.chaos.deeds import Hand
     from kite_modules.chaos.run import Chaos
 
     logging.getLogger("kite").setLevel(logging.CRITICAL)  # the witnesses' own ups and downs are no news here
     show(f"seed {options.seed}: {', '.join(options.classes)}")
     chaos = Chaos(instance, options, say=show, hand=partial(Hand, clock_file=clock_file), revive=revive)
-    report = trio.run(chaos.run)
+    report: Report = _to_its_end(chaos.run)
     if judge_end is not None:
         trouble = judge_end()
         chaos.judge_end(instance.marked(), trouble)
