@@ -234,7 +234,8 @@ class Instance:
 
     def _heard_health(self, unit: Unit, data: dict[str, Any]) -> None:
         verdict, why = str(data.get("verdict") or data.get("state") or ""), str(data.get("why") or "")
-        if verdict in ("", "healthy", "ok", "good", "unknown"):
+        # What is said of a module that is not up (gone, restarting) is the launcher's own doing, and known.
+        if verdict in ("", "healthy", "ok", "good", "unknown") or unit.child.state is not State.RUNNING:
             if self.unwell.pop(unit.name, None) is not None:
                 unit.child.tell("healthy again", self.house.moment(), cause="watchdog")
         else:

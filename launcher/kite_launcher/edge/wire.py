@@ -26,6 +26,8 @@ BYTES_MAX: Final = 4 << 20
 QUEUE_MAX: Final = 2000  # texts waiting for the wire; a kernel that reads none of them is replaced long before
 HANDSHAKE_S: Final = 5.0
 CLOSE_S: Final = 1.0
+NEVER_S: Final = 10.0  # the pace at which a launcher knocks on a kernel that said `never`
+RETRY_AFTER_MAX_S: Final = 60.0
 CALLS_MAX: Final = 256  # calls of others that we serve at once
 MESSAGE_MAX: Final = 16 << 20
 MODULE_ID: Final = "launcher"
@@ -39,6 +41,16 @@ OnEvent = Callable[[str, Any], None]
 class _Call:
     done: trio.Event = attrs.field(factory=trio.Event)
     answer: dict[str, Any] | None = None
+
+
+@attrs.define
+class _Ended:
+    """How one connection ended."""
+
+    code: int | None = None
+    reason: str = ""
+    opened: bool = False
+    retry_after_s: float | None = None
 
 
 class KernelWire:
@@ -63,7 +75,6 @@ class KernelWire:
         self.wanted = Pulse()
         self.dropped = 0
         self._serving = 0
-        self._nursery: trio.Nursery | None = None
 
     @property
     def connected(self) -> bool:
@@ -72,63 +83,70 @@ class KernelWire:
 
     # -- the life of the wire --------------------------------------------------------------------------------
 
-    async def run(self) -> None:
+    async def serve(self) -> None:
         """Keep the connection until cancelled or `leave`."""
         attempt = 0
         while not self._final:
-            code, reason, opened = await self._one()
+            ended = await self._one()
             if self._final:
                 return
-            attempt = 1 if opened else attempt + 1
-            decision = decide(code, attempt, random=self._random, protocol=2, close_reason=reason)
+            attempt = 1 if ended.opened else attempt + 1
+            decision = decide(
+                ended.code,
+                attempt,
+                random=self._random,
+                protocol=2,
+                close_reason=ended.reason,
+                retry_after_s=ended.retry_after_s,
+            )
             # A launcher never gives its kernel up: a verdict of `never` means that the kernel is to be replaced or
             # the token table was stale, so it comes back at the slowest pace instead.
-            delay = decision.delay_s if decision.retry else 10.0
-            self._journal.info("wire to the kernel lost", why=decision.reason, code=code)
+            delay = decision.delay_s if decision.retry else NEVER_S
+            self._journal.info("wire to the kernel lost", why=ended.reason or decision.reason, code=ended.code)
             await self.wanted.wait(trio.current_time() + delay)
 
     def come_back(self) -> None:
         """A kernel is ready: try now instead of at the due time."""
         self.wanted.beat()
 
-    async def _one(self) -> tuple[int | None, str, bool]:
-        """Hold one connection; returns its close code, reason, and whether it had been open."""
-        opened = False
+    async def _one(self) -> _Ended:
+        """Hold one connection; returns how it ended. Whatever the library raises ends this connection alone."""
+        ended = _Ended()
         try:
-            with trio.fail_after(HANDSHAKE_S):
-                socket = await self._connect()
-        except (OSError, trio.TooSlowError, trio_websocket.HandshakeError, trio.BrokenResourceError):
-            return None, "", False
-        self._socket = socket
-        try:
-            answer = await self._authenticate(socket)
-            opened = True
-            await self._hold(socket, answer)
-        except* trio_websocket.ConnectionClosed:
+            async with trio.open_nursery() as nursery:
+                await self._converse(nursery, ended)
+                nursery.cancel_scope.cancel()
+        except* trio_websocket.ConnectionRejected as group:
+            ended.retry_after_s = _retry_after(group)
+        except* (OSError, trio.TooSlowError, trio.BrokenResourceError, trio.ClosedResourceError) as group:
+            ended.reason = ended.reason or repr(_first(group))
+        except* (trio_websocket.ConnectionClosed, trio_websocket.HandshakeError):
             pass
-        except* (trio.TooSlowError, trio.BrokenResourceError, trio.ClosedResourceError, ValueError, KeyError) as group:
-            self._journal.warning("wire to the kernel failed", why=repr(group.exceptions[0]))
+        except* Exception as group:
+            # A bug of the wire must not take the supervision of everything else down.
+            ended.reason = repr(_first(group))
+            self._journal.error("wire to the kernel failed", why=ended.reason)
         finally:
             self._announced, self._socket, self._queue = False, None, None
             self.pulse.beat()
-            await self._shut(socket)
-        closed = socket.closed
-        return (closed.code, closed.reason or "", opened) if closed is not None else (None, "", opened)
+        return ended
 
-    async def _connect(self) -> trio_websocket.WebSocketConnection:
+    async def _converse(self, nursery: trio.Nursery, ended: _Ended) -> None:
         host, _, port = self.url.split("://", 1)[1].rpartition(":")
-        stream = await trio.open_tcp_stream(host.strip("[]"), int(port))
-        assert self._nursery is not None, "serve() opens it before run() connects"
-        return await trio_websocket.wrap_client_stream(
-            self._nursery, stream, f"{host}:{port}", "/ws", max_message_size=MESSAGE_MAX
-        )
-
-    async def serve(self) -> None:
-        """Open the nursery that the connections live in, and `run`."""
-        async with trio.open_nursery() as nursery:
-            self._nursery = nursery
-            await self.run()
-            nursery.cancel_scope.cancel()
+        with trio.fail_after(HANDSHAKE_S):
+            stream = await trio.open_tcp_stream(host.strip("[]"), int(port))
+            socket = await trio_websocket.wrap_client_stream(
+                nursery, stream, f"{host}:{port}", "/ws", max_message_size=MESSAGE_MAX
+            )
+        self._socket = socket
+        try:
+            answer = await self._authenticate(socket)
+            ended.opened = True
+            await self._hold(socket, answer)
+        finally:
+            await self._shut(socket)
+            if socket.closed is not None:
+                ended.code, ended.reason = socket.closed.code, socket.closed.reason or ""
 
     async def _authenticate(self, socket: trio_websocket.WebSocketConnection) -> dict[str, Any]:
         params: dict[str, Any] = {
@@ -305,6 +323,22 @@ class KernelWire:
 
 def _text(frame: dict[str, Any]) -> str:
     return json.dumps({"jsonrpc": "2.0", **frame}, ensure_ascii=False, separators=(",", ":"))
+
+
+def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:
+    error: BaseException = group
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error
+
+
+def _retry_after(group: BaseExceptionGroup[trio_websocket.ConnectionRejected]) -> float | None:
+    """Read Retry-After of a refused upgrade, None where it says nothing sensible."""
+    rejected = _first(group)
+    for name, value in getattr(rejected, "headers", None) or ():
+        if bytes(name).lower() == b"retry-after" and bytes(value).strip().isdigit():
+            return min(float(bytes(value)), RETRY_AFTER_MAX_S)
+    return None
 
 
 def _wall() -> float:
