@@ -6,10 +6,10 @@ import tomllib
 from typing import Any
 
 import pytest
-
-from kite_modules.sdk import reconnect
 from tests.contract import adapters
 from tests.contract.vectors import DIRECTORY, LAWS, load
+
+from kite_modules.sdk import reconnect
 
 CLIENTS = ("launcher", "watchdog", "sdk")
 
