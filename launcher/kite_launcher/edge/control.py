@@ -17,6 +17,7 @@ from typing import Any, Final
 
 import trio
 
+from kite_launcher.edge.guard import first_of
 from kite_launcher.edge.journal import Journal
 from kite_launcher.edge.statedir import StateDir
 
@@ -88,8 +89,11 @@ class Control:
         self._peers += 1
         try:
             async with stream:
-                with contextlib.suppress(trio.BrokenResourceError, trio.ClosedResourceError, OSError):
+                gone = (trio.BrokenResourceError, trio.ClosedResourceError, trio.TooSlowError, OSError)
+                with contextlib.suppress(*gone):
                     await self._lines(stream)
+        except Exception as error:
+            self._journal.error("a fault of the launcher's own", name="control", why=first_of(error))
         finally:
             self._peers -= 1
 

@@ -28,6 +28,7 @@ from kite_launcher.edge.alarms import Alarms
 from kite_launcher.edge.attendance import SIGNALS, Attendance
 from kite_launcher.edge.commands import Commands
 from kite_launcher.edge.control import Control, open_control
+from kite_launcher.edge.guard import keep
 from kite_launcher.edge.house import House
 from kite_launcher.edge.instance import Instance
 from kite_launcher.edge.journal import Journal
@@ -200,21 +201,21 @@ class Launcher:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(attendance.signals, signals, nursery)
                 await nursery.start(self._keep_keeper)
-                for task in (
-                    control.run,
-                    self._wire.serve,
-                    self._room.run,
-                    self._room.watch,
-                    self._watch.watch,
-                    self._alarms.run,
-                    self._reaper.run,
-                    self._watch_files,
-                    attendance.tell_ready,
-                    attendance.ping_service,
-                    attendance.keys,
+                for name, task in (
+                    ("control", control.run),
+                    ("wire", self._wire.serve),
+                    ("kernel's ready line", self._room.run),
+                    ("kernel's probes", self._room.watch),
+                    ("watchdog's probes", self._watch.watch),
+                    ("alarms", self._alarms.run),
+                    ("reaper", self._reaper.run),
+                    ("files", self._watch_files),
+                    ("service manager", attendance.tell_ready),
+                    ("service watchdog", attendance.ping_service),
+                    ("keys", attendance.keys),
+                    ("trees", lambda: watch_trees(self._house, self._instance.modules)),
                 ):
-                    nursery.start_soon(task)
-                nursery.start_soon(watch_trees, self._house, self._instance.modules)
+                    nursery.start_soon(keep, name, task, self._journal)
                 if self._takeover is not None:
                     taken_over(self._takeover, self._journal)
                 await self._instance.run(nursery)

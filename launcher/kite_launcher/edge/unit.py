@@ -20,6 +20,7 @@ from kite_launcher.core.keeper_orders import Forked, Spawned, SpawnFailed
 from kite_launcher.core.launch import RefusedError
 from kite_launcher.core.proc import Identity, Proc, Tree
 from kite_launcher.core.records import ProcessRecord
+from kite_launcher.edge.guard import PAUSE_S, first_of
 from kite_launcher.edge.house import Prepared
 from kite_launcher.edge.readiness import wait_ready
 from kite_launcher.edge.tree import Ending, TreeEnd
@@ -38,7 +39,39 @@ class Unit(UnitWishes):
     """Keeps one process. `run` is its task; everything else may be called from anywhere in the same loop."""
 
     async def run(self) -> None:
-        """Keep the process until `close`. Returns when it is proved to be gone, or refuses to be."""
+        """Keep the process until `close`. Returns when it is proved to be gone, or refuses to be.
+
+        A fault of our own costs this unit one run: its tree is ended, the budget judges, the others go on.
+        """
+        while True:
+            try:
+                await self._keep()
+            except Exception as error:
+                await self._mend(first_of(error))
+            else:
+                return
+
+    async def _mend(self, why: str) -> None:
+        """End what a fault of our own left unattended and go where the budget says."""
+        self.house.journal.error("a fault of the launcher's own", name=self.name, why=why)
+        self.current, self._order, self._spawning, self.hurry = None, None, False, 2
+        ending = Ending(9, 0.0, None, self.pulse, lambda: True, lambda: 2, lambda: 0.0)
+        identity = self.child.identity
+        try:
+            left = await TreeEnd(self.house, Tree(self.name, identity, self.known), ending).run()
+        except Exception as error:
+            self.house.journal.error("a fault of the launcher's own", name=self.name, why=first_of(error))
+            left = ()
+        if left:
+            self._refused(left)
+            await self._haunted(left)
+        elif self.busy or self.child.state is State.WAITING:
+            self._judge(
+                "exit", good=False, up_s=0.0, detail=f"a fault of the launcher's own: {why}", now=trio.current_time()
+            )
+        await trio.sleep(PAUSE_S)
+
+    async def _keep(self) -> None:
         if self._adopt is not None:
             run, self._adopt = self._adopt, None
             await self._live(run)

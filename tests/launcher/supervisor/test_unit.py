@@ -322,3 +322,30 @@ async def test_fifty_crashing_modules_for_an_hour_stay_within_budget_and_log(
     assert sum(written) < 1_000_000
     for unit in w.units.values():
         assert len(unit.child.timeline) <= 200
+
+
+async def test_fault_of_our_own_costs_one_unit_one_run_and_nobody_else(
+    w: World, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    x = w.add("x", Program())
+    y = w.add("y", Program())
+    w.start()
+    await trio.sleep(1)
+    first = w.machine.living("x")[0]
+    faults = 0
+
+    async def broken(run: object) -> None:
+        nonlocal faults
+        faults += 1
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(x, "_attend", broken)
+    x.order_restart("by hand")
+    await trio.sleep(0.2)
+    monkeypatch.undo()
+    await trio.sleep(30)
+    assert faults >= 1
+    assert first.ended.is_set()
+    assert [unit.child.state.value for unit in (x, y)] == ["running", "running"]
+    assert len(w.machine.starts["y"]) == 1
+    assert len(w.machine.living("x")) == 1
