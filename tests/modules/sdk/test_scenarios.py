@@ -308,3 +308,22 @@ async def test_the_same_id_elsewhere_ends_the_older_process(autojump_clock: Cloc
             async with kernel.running(Shop().module, name="a"), kernel.running(Shop().module, name="a"):
                 await trio.sleep_forever()
         assert caught.value.close_code == 4010
+
+
+async def test_a_call_of_exactly_the_bound_is_answered(autojump_clock: Clock) -> None:
+    """W-08: the frame that the kernel forwards is longer than the one it took, and the SDK takes that, too."""
+    module = Module("c")
+
+    @module.method
+    async def echo(x: str) -> str:
+        return x
+
+    bound = 1 << 20
+    async with open_kernel("kernel") as kernel, kernel.running(module, name="c"), kernel.client("me") as kite:
+        head = len('{"jsonrpc":"2.0","id":1,"method":"c.echo","params":{"x":""},"meta":{"timeout":30.0}}')
+        text = "y" * (bound - head)
+        assert await kite.call("c.echo", {"x": text}, timeout=30) == text
+        with pytest.raises(CallError) as caught:
+            await kite.call("c.echo", {"x": text + "y" * 64}, timeout=30)
+        assert (caught.value.reason, caught.value.outcome) == ("limit", "not_sent")
+        assert await kite.call("c.echo", {"x": "still here"}) == "still here"
