@@ -28,18 +28,20 @@ if TYPE_CHECKING:
     from kite_kernel.core.members import Members
 
 _INF = float("inf")
+_LONG_AGO = float("-inf")
 
 
 class Gate:
     """Who stands before the gate (`strangers`, the oldest first) and what opens it."""
 
-    __slots__ = ("_board", "_calls", "_members", "_next_link", "kernel", "rates", "strangers", "tokens")
+    __slots__ = ("_board", "_calls", "_members", "_next_link", "kernel", "last_in_at", "rates", "strangers", "tokens")
 
     def __init__(self, board: Board, calls: Calls, members: Members, kernel: dict[str, Any]) -> None:
         self._board = board
         self._calls = calls
         self._members = members
         self._next_link = 0
+        self.last_in_at = _LONG_AGO  # when somebody was let in last
         self.kernel = kernel  # what the auth answer says about the kernel
         self.strangers: dict[int, Link] = {}
         self.tokens = Tokens({})
@@ -77,6 +79,7 @@ class Gate:
         link.grant, link.digest = found
         self.strangers.pop(link.id, None)
         self._board.counts["authenticated"] += 1
+        self.last_in_at = now
         self._members.admit(link, found[0], module_id, request, self.kernel, now=now)
 
     def _refuse(self, link: Link, code: int, why: str, ident: bytes, now: float) -> None:

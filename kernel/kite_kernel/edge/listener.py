@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Final
 import structlog
 import trio
 
-from kite_kernel._contract import CLOSE_AUTH_TIMEOUT, PRE_AUTH_CONNECTIONS
 from kite_kernel.core.http import (
     Head,
     Refusal,
@@ -31,7 +30,9 @@ from kite_kernel.core.http import (
     response,
     switching_protocols,
 )
+from kite_kernel.edge.ears import Ears
 from kite_kernel.edge.port import Port, SocketPort, TlsPort
+from kite_kernel.edge.waiting import WaitingRoom
 
 if TYPE_CHECKING:
     import ssl
@@ -46,7 +47,6 @@ _log = structlog.get_logger()
 _ACCEPTS_A_TURN: Final = 64
 _NO_DESCRIPTOR: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 _REST_S: Final = 0.05  # after a refusal for want of descriptors: some time for others to leave
-_SILENT_S: Final = 0.25  # a stranger younger than this is no silent one yet: its next frame may be on its way
 _ANSWER_S: Final = 1.0  # how long a plain answer may take to be read
 _RETRY_SPREAD_S: Final = (1, 10)  # Retry-After values, spread so that a crowd does not come back as one
 
@@ -72,6 +72,7 @@ class Door:
         spread: Callable[[int, int], int],
     ) -> None:
         self.hand = hand
+        self.ears = Ears()
         self.planes: dict[str, Plane] = {}
         self.pages: dict[str, Page] = {}
         self.open_connections = 0
@@ -82,8 +83,7 @@ class Door:
         self._max_connections = max_connections
         self._spread = spread
         self._left = trio.Event()
-        self._heads: dict[int, tuple[float, Port]] = {}
-        self._next_head = 0
+        self.waiting = WaitingRoom(hand)
         self._spare: int | None = os.open(os.devnull, os.O_RDONLY)
 
     # --- accepting ---
@@ -94,7 +94,7 @@ class Door:
         while True:
             await trio.lowlevel.wait_readable(listener)
             for _ in range(_ACCEPTS_A_TURN):
-                if not self._room_for_strangers():
+                if not self.waiting.has_room():
                     await trio.sleep(_REST_S)
                     break
                 try:
@@ -119,7 +119,8 @@ class Door:
             return
         port: Port
         try:
-            port = SocketPort(sock) if self._tls is None or sock.family == socket.AF_UNIX else TlsPort(sock, self._tls)
+            plain = self._tls is None or sock.family == socket.AF_UNIX
+            port = SocketPort(sock, self.ears) if self._tls is None or plain else TlsPort(sock, self._tls)
         except OSError:
             sock.close()
             return
@@ -159,28 +160,6 @@ class Door:
         """Make a 503 whose Retry-After differs from one to the next."""
         seconds = self._spread(*_RETRY_SPREAD_S)
         return response(503, "busy, come back later\n", [("Retry-After", str(seconds))])
-
-    def _room_for_strangers(self) -> bool:
-        """Keep the pre-auth slots within their cap: the oldest silent one goes. Returns: False to wait a moment."""
-        strangers = self.hand.hub.gate.strangers
-        if len(strangers) + len(self._heads) < PRE_AUTH_CONNECTIONS:
-            return True
-        now = trio.current_time()
-        head = next(iter(self._heads.items()), None)
-        link = next(iter(strangers.values()), None)
-        head_at = head[1][0] if head is not None else float("inf")
-        link_at = link.opened_at if link is not None else float("inf")
-        if now - min(head_at, link_at) < _SILENT_S:
-            return False
-        if head is not None and head_at <= link_at:
-            del self._heads[head[0]]
-            head[1][1].close()
-        elif link is not None:
-            del strangers[link.id]
-            hub = self.hand.hub
-            hub.board.close(link, CLOSE_AUTH_TIMEOUT, "silent while others wait", now=now)
-            self.hand.settle()
-        return True
 
     # --- one connection ---
 
@@ -230,9 +209,7 @@ class Door:
     async def _await_head(self, port: Port, buffer: bytearray) -> tuple[Head | Refusal, bytes] | None:
         """Wait for the rest of the head, at most `[timing] auth`. Returns: None where it never came."""
         now = trio.current_time()
-        self._next_head += 1
-        mark = self._next_head
-        self._heads[mark] = (now, port)
+        mark = self.waiting.enter(port)
         try:
             with trio.CancelScope(deadline=now + self.hand.hub.settings.timing.auth):
                 if isinstance(port, TlsPort):
@@ -241,7 +218,7 @@ class Door:
                     await port.wait_readable()
                 return found
         finally:
-            self._heads.pop(mark, None)
+            self.waiting.leave(mark)
         return None
 
     async def _dispatch(self, port: Port, head: Head, addr: str, leftover: bytes) -> None:
