@@ -200,6 +200,7 @@ METHODS: Final[dict[str, Method]] = {
     'recovery.complete': Method('recovery.complete', 'all', {'recovery_id': 'any', 'guard': 'any', 'outcome': 'any', 'why': 'any?'}, ('state',)),
     'fact.get': Method('fact.get', 'admin', {'bucket': 'any', 'key': 'any'}, ('bucket', 'key', 'value', 'revision')),
     'fact.list': Method('fact.list', 'admin', {'bucket': 'any', 'prefix': 'any?'}, ('facts',)),
+    'fact.backup': Method('fact.backup', 'all', {'name': 'any'}, ('path', 'revision', 'facts', 'bytes')),
 }
 
 

@@ -7,6 +7,7 @@ without facts when the store is in trouble. Source: spec 70, 20 §9, cases F-24,
 from __future__ import annotations
 
 import datetime
+import re
 import secrets
 import time
 from functools import partial
@@ -16,13 +17,14 @@ import msgspec
 import structlog
 import trio
 
-from kite_kernel._contract import E_OVERLOADED
+from kite_kernel._contract import E_FORBIDDEN, E_OVERLOADED
 from kite_kernel.core.asking import LATER, Answer, Ask, Refused
 from kite_kernel.core.events import Publish
-from kite_kernel.core.facts import Refuse, decode, encode
+from kite_kernel.core.facts import Refuse, decode, encode, invalid, unavailable
 from kite_kernel.methods import fact, ownership, recovery, replica
 from kite_kernel.methods.desk import Caller, Facts, Times
 from kite_kernel.methods.monitor import Monitor
+from kite_kernel.store.port import Unavailable
 from kite_kernel.store.sqlite import SqliteStore
 from kite_kernel.store.sqlite_file import SqliteFile
 
@@ -36,6 +38,7 @@ if TYPE_CHECKING:
 
 _log = structlog.get_logger()
 _WAITING_MAX: Final = 1024  # requests in hand; beyond it they are told to come back
+_COPY_NAME: Final = re.compile(r"[A-Za-z0-9-]{1,64}")
 _ROUNDS_PER_BEAT: Final = 5  # the monitor looks this often within one heartbeat
 
 METHODS: Final[dict[str, Method]] = {
@@ -73,6 +76,7 @@ class FactPlane:
         stamp = datetime.datetime.now(tz=datetime.UTC).strftime("%Y%m%dT%H%M%SZ")
         file = SqliteFile(state_dir / "facts.db", new_id=secrets.token_hex(16), stamp=stamp, say=_say)
         self._kernel = kernel
+        self._incoming = state_dir / "backups" / "incoming"
         self._waiting = 0
         self.store = SqliteStore(file, clock=time.monotonic)
         times = Times(
@@ -102,7 +106,7 @@ class FactPlane:
         await self.facts.load()
         if self._monitored:
             kernel.nursery.start_soon(self._monitor.run)
-        for name, method in METHODS.items():
+        for name, method in {**METHODS, "fact.backup": self._backup}.items():
             kernel.hub.handlers[name] = partial(self._take, method)
         kernel.pages.troubles.append(lambda: None if self.store.fault is None else f"facts: {self.store.fault.reason}")
         kernel.pages.lines.append(self._lines)
@@ -127,6 +131,21 @@ class FactPlane:
             self._kernel.hand.settle()
         finally:
             self._waiting -= 1
+
+    async def _backup(self, facts: Facts, caller: Caller, params: dict[str, Any]) -> dict[str, Any] | Refuse:
+        """Copy the store into `backups/incoming/NAME.db` of the state directory, for who keeps snapshots."""
+        del facts
+        if caller.role == "module" and caller.module_id != "backup":
+            return Refuse(E_FORBIDDEN, "no_permission", "only the module backup and operators copy the facts")
+        name = params.get("name")
+        if not isinstance(name, str) or not _COPY_NAME.fullmatch(name):
+            return invalid("name", "must be 1 to 64 letters, digits or -")
+        copied = await self.store.copy(self._incoming / f"{name}.db")
+        if isinstance(copied, Unavailable):
+            return unavailable(copied.reason, copied.why)
+        _log.info(f"[kernel] facts copied for {caller.module_id}", key="fact.backup", facts=copied.facts)
+        size = {"facts": copied.facts, "bytes": copied.size_bytes}
+        return {"path": str(copied.path), "revision": copied.revision, **size}
 
     def _tell(self, event: str, data: dict[str, Any]) -> None:
         """Publish to whoever subscribed; alarms are log lines, too."""

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import AsyncIterator, Callable
+from pathlib import Path
 from typing import Final
 
 import attrs
 import trio
 
 from .port import Answer, Fact, Unavailable
+from .sqlite_copy import Copied
 from .sqlite_file import Result, SqliteFile, Step
 
 BATCH_MAX: Final = 256  # steps in one transaction
@@ -36,6 +38,7 @@ class SqliteStore:
         self._queue: deque[_Waiting] = deque()
         self._arrived = trio.Event()
         self._changed = trio.Event()
+        self._disk = trio.Lock()  # one thread at a time uses the file
         self.batches = 0
         self.steps = 0
         self.refused = 0
@@ -67,7 +70,8 @@ class SqliteStore:
                 await self._carry_out(batch)
         finally:
             with trio.CancelScope(shield=True, deadline=trio.current_time() + 10):
-                await trio.to_thread.run_sync(self._file.close)
+                async with self._disk:
+                    await trio.to_thread.run_sync(self._file.close)
             for waiting in self._queue:
                 waiting.result = Unavailable("unavailable", "the kernel stops")
                 waiting.done.set()
@@ -76,8 +80,9 @@ class SqliteStore:
         steps = [waiting.step for waiting in batch]
         # Shielded: a thread can't be cancelled, and its answers must reach those who wait.
         with trio.CancelScope(shield=True):
-            now = self._clock()
-            results = await trio.to_thread.run_sync(lambda: self._file.execute(steps, now=now))
+            async with self._disk:
+                now = self._clock()
+                results = await trio.to_thread.run_sync(lambda: self._file.execute(steps, now=now))
         self.batches += 1
         self.steps += len(batch)
         for waiting, result in zip(batch, results, strict=True):
@@ -86,6 +91,12 @@ class SqliteStore:
         if any(step.writes for step in steps):
             self._changed.set()
             self._changed = trio.Event()
+
+    async def copy(self, target: Path) -> Copied | Unavailable:
+        """Copy all that stands into a new file; steps wait meanwhile. Cancel: safe, the copy may still appear."""
+        async with self._disk:
+            # not abandoned when cancelled: the thread goes on to use the file, and the lock has to outlast it
+            return await trio.to_thread.run_sync(self._file.copy, target)
 
     async def _ask(self, step: Step) -> Result:
         if len(self._queue) >= QUEUE_MAX:

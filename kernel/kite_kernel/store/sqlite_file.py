@@ -17,6 +17,7 @@ import attrs
 
 from .port import Answer, Committed, Conflict, Fact, Unavailable, Unknown
 from .second_place import Place, read_place, write_place
+from .sqlite_copy import Copied, copy_database
 
 SCHEMA: Final = 1
 PLACE_EVERY_S: Final = 1.0  # how far the second place may lag behind; each of its writes is an fsync
@@ -228,6 +229,12 @@ class SqliteFile:
             self._place_at = now
             self._write_place()
         return results
+
+    def copy(self, target: Path) -> Copied | Unavailable:
+        """Copy what stands into another file (see `copy_database`)."""
+        if self.fault is not None and not self._heal():
+            return self.fault
+        return copy_database(self._db(), target)
 
     def _apply(self, step: Step) -> Result:
         connection = self._db()
