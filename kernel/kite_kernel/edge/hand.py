@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, assert_never
 import structlog
 import trio
 
+from kite_kernel._contract import READ_BATCH_BYTES
 from kite_kernel.core.effects import Arm, CloseWire, Disarm, Log, Revoke, Stop
 from kite_kernel.edge.scopes import Scopes
 
@@ -36,6 +37,9 @@ class Hand:
         self.stop_reason = ""
         self.stop_deadline_s = 0.0
         self.revoked: list[frozenset[str]] = []
+        self._flusher: trio.lowlevel.Task | None = None  # while it waits to be woken
+        self._woken = False
+        self._unsettled_bytes = 0
         self._timer_at = float("-inf")
         self._timer_scope: trio.CancelScope | None = None
         self.tell_wall_clock()
@@ -46,8 +50,35 @@ class Hand:
 
     # --- after every event ---
 
+    def settle_soon(self, read_bytes: int) -> None:
+        """Settle once all readers that have something now were heard: a queue that many touch is flushed once.
+
+        At once, where an effect waits, or where more than a read batch has come in since the last time. Args: what
+        the caller has just given to the hub.
+        """
+        self._unsettled_bytes += read_bytes
+        if self._unsettled_bytes > READ_BATCH_BYTES or self.hub.board.effects or self._flusher is None:
+            self.settle()
+        elif not self._woken:
+            self._woken = True
+            trio.lowlevel.reschedule(self._flusher)
+
+    async def run_flusher(self) -> None:
+        """Settle when `settle_soon` asked for it: after all tasks that were due together with the asking one."""
+
+        def abort(_: object) -> trio.lowlevel.Abort:
+            self._flusher = None
+            return trio.lowlevel.Abort.SUCCEEDED
+
+        while True:
+            self._flusher = trio.lowlevel.current_task()
+            self._woken = False
+            await trio.lowlevel.wait_task_rescheduled(abort)
+            self.settle()
+
     def settle(self) -> None:
         """Flush every touched queue once and carry out the effects."""
+        self._unsettled_bytes = 0
         board = self.hub.board
         while board.touched or board.effects:
             touched = board.touched

@@ -107,6 +107,8 @@ async def run(kernel: Kernel) -> str:
     """Run until the hub asks for the end, then end gracefully. Returns: the reason. Cancel: ends at once."""
     hub, hand = kernel.hub, kernel.hand
     kernel.nursery.start_soon(hand.run_timers)
+    kernel.nursery.start_soon(hand.run_flusher)
+    kernel.nursery.start_soon(kernel.door.ears.run)
     await hand.stopping.wait()
     with trio.move_on_after(hand.stop_deadline_s):
         while any(peer.link is not None for peer in hub.board.peers.values()):

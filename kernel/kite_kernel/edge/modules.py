@@ -73,7 +73,7 @@ class ModulePlane:
                 ended = self._feed(wire, link, codec, data, trio.current_time())
                 if ended is not None:
                     return ended
-                hand.settle()
+                hand.settle_soon(len(data))
                 await self._slow_down(link)
             data = await wire.receive()
         return None, False

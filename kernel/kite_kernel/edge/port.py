@@ -8,9 +8,12 @@ from __future__ import annotations
 import contextlib
 import socket
 import ssl
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 import trio
+
+if TYPE_CHECKING:
+    from kite_kernel.edge.ears import Ear, Ears
 
 
 class Port(Protocol):
@@ -54,23 +57,35 @@ def keep_room(sock: socket.socket, *, keep: bool) -> None:
 
 
 class SocketPort:
-    """A non-blocking stdlib socket."""
+    """A non-blocking stdlib socket, heard through `ears`. Errors: OSError."""
 
-    __slots__ = ("_closed", "_sock", "receive_into", "send")
+    __slots__ = ("_closed", "_ear", "_ears", "_recv_into", "_sock", "send")
 
-    def __init__(self, sock: socket.socket) -> None:
+    def __init__(self, sock: socket.socket, ears: Ears) -> None:
         sock.setblocking(False)
         if sock.family != socket.AF_UNIX:
-            with contextlib.suppress(OSError):
-                sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._sock = sock
+        self._ears = ears
+        self._ear: Ear | None = None  # registered by its first wait: mostly the head is there before that
         self._closed = False
-        self.receive_into = sock.recv_into
+        self._recv_into = sock.recv_into
         self.send = sock.send
 
-    async def wait_readable(self) -> None:
+    def receive_into(self, buffer: memoryview) -> int:
         """See Port."""
-        await trio.lowlevel.wait_readable(self._sock)
+        count = self._recv_into(buffer)
+        if count == len(buffer) and self._ear is not None:
+            self._ear.heard = True  # there may be more, and nobody will tell again
+        return count
+
+    async def wait_readable(self) -> None:
+        """See Port. Errors: OSError where it cannot be registered."""
+        if self._closed:
+            raise trio.ClosedResourceError("closed by another task")
+        if self._ear is None:
+            self._ear = self._ears.open(self._sock)
+        await self._ear.wait()
 
     async def wait_writable(self) -> None:
         """See Port."""
@@ -89,6 +104,8 @@ class SocketPort:
         """See Port."""
         if not self._closed:
             self._closed = True
+            if self._ear is not None:
+                self._ears.forget(self._sock, self._ear)
             trio.lowlevel.notify_closing(self._sock)
             self._sock.close()
 
