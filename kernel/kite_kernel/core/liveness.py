@@ -83,7 +83,7 @@ class Liveness:
         self._say_ping(peer, now)
 
     def _say_ping(self, peer: Peer, now: float) -> None:
-        data: dict[str, Any] = {"ping_time": peer.pulse.ping_time}
+        data: dict[str, Any] = {"ping_time": round(self._board.utc(now), 6)}
         if peer.replay is not None:
             data["received"] = peer.received
         self._board.say(peer, text_frame(event(b'"system.ping"', encode(data), b'"kernel"', self._board.utc(now))))

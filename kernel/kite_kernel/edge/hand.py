@@ -14,6 +14,7 @@ import trio
 
 from kite_kernel._contract import READ_BATCH_BYTES
 from kite_kernel.core.effects import Arm, CloseWire, Disarm, Log, Revoke, Stop
+from kite_kernel.edge.logs import say_bug
 from kite_kernel.edge.scopes import Scopes
 
 if TYPE_CHECKING:
@@ -85,12 +86,18 @@ class Hand:
             board.touched = []
             for peer in touched:
                 peer.touched = False
-                self._flush(peer)
+                try:
+                    self._flush(peer)
+                except Exception as error:  # a fault met by one peer must not end the others
+                    say_bug(f"fault while flushing {peer.id}", error)
             if board.effects:
                 effects = board.effects
                 board.effects = []
                 for effect in effects:
-                    self._carry_out(effect)
+                    try:
+                        self._carry_out(effect)
+                    except Exception as error:
+                        say_bug(f"fault while doing {type(effect).__name__}", error)
         if self._timer_scope is not None and self.hub.next_at() < self._timer_at:
             self._timer_scope.cancel()
 
@@ -113,10 +120,7 @@ class Hand:
             return
         if everything or not peer.out:
             self.hub.queues.relieved(peer)
-        else:
-            self.hub.queues.judge(peer, now=trio.current_time())
-        if peer.replay is not None:
-            self.hub.liveness.keep_bounded(peer, now=trio.current_time())
+        self.hub.board.touch(peer)
         self.settle()
 
     def _carry_out(self, effect: Effect) -> None:
@@ -161,5 +165,9 @@ class Hand:
                 await trio.lowlevel.checkpoint()
             # Whatever arrived while this task slept is read first: an answer in the buffer is no silence.
             await trio.lowlevel.checkpoint()
-            hub.on_time(now=trio.current_time())
+            try:
+                hub.on_time(now=trio.current_time())
+            except Exception as error:  # whatever it was, the clock goes on; not at once, it may be the same again
+                say_bug("fault at a due time", error)
+                await trio.sleep(_HEARTBEAT_S)
             self.settle()

@@ -15,7 +15,6 @@ import os
 import socket
 from typing import TYPE_CHECKING, Final
 
-import structlog
 import trio
 
 from kite_kernel.core.http import (
@@ -31,6 +30,7 @@ from kite_kernel.core.http import (
     switching_protocols,
 )
 from kite_kernel.edge.ears import Ears
+from kite_kernel.edge.logs import say_bug
 from kite_kernel.edge.port import Port, SocketPort, TlsPort
 from kite_kernel.edge.waiting import WaitingRoom
 
@@ -43,7 +43,6 @@ if TYPE_CHECKING:
     Plane = Callable[[Port, Head, str, bytes], Awaitable[None]]
     Page = Callable[[Head], tuple[int, bytes, str]]
 
-_log = structlog.get_logger()
 _ACCEPTS_A_TURN: Final = 64
 _NO_DESCRIPTOR: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 _REST_S: Final = 0.05  # after a refusal for want of descriptors: some time for others to leave
@@ -171,13 +170,7 @@ class Door:
         except* (OSError, EOFError, trio.ClosedResourceError, trio.BrokenResourceError):
             self._say_broken(addr)
         except* Exception as group:
-            _log.error(
-                "[kernel] connection ended by a fault of the kernel",
-                key="bug",
-                address=addr,
-                kind=type(group.exceptions[0]).__name__,
-                where=where_raised(group),
-            )
+            say_bug("connection ended by a fault of the kernel", group, address=addr)
         finally:
             self.open_connections -= 1
             port.close()
@@ -320,16 +313,3 @@ def is_own_peer(sock: socket.socket) -> bool:
     raw = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
     uid = int.from_bytes(raw[4:8], "little")
     return uid in (0, os.getuid())
-
-
-def where_raised(group: BaseExceptionGroup[Exception]) -> str:
-    """Return file and line of the first exception of a group; never its text, which may hold a payload."""
-    first: BaseException = group.exceptions[0]
-    while isinstance(first, BaseExceptionGroup):
-        first = first.exceptions[0]
-    trace = first.__traceback__
-    where = "?"
-    while trace is not None:
-        where = f"{os.path.basename(trace.tb_frame.f_code.co_filename)}:{trace.tb_lineno}"
-        trace = trace.tb_next
-    return where

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 import structlog
@@ -40,6 +41,17 @@ def _tame(logger: object, method: str, event: MutableMapping[str, Any]) -> Mutab
         if isinstance(value, str):
             event[key] = tame(value)
     return event
+
+
+def say_bug(text: str, error: BaseException, **fields: object) -> None:
+    """Say that the kernel itself was at fault: kind and place, never the exception's text, which may hold a payload."""
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    trace, where = error.__traceback__, "?"
+    while trace is not None:
+        where = f"{Path(trace.tb_frame.f_code.co_filename).name}:{trace.tb_lineno}"
+        trace = trace.tb_next
+    structlog.get_logger().error(f"[kernel] {text}", key="bug", kind=type(error).__name__, where=where, **fields)
 
 
 def tame(text: str) -> str:

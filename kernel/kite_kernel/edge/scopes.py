@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 
 import trio
 
+from kite_kernel.edge.logs import say_bug
+
 if TYPE_CHECKING:
     from kite_kernel.core.effects import Clock
     from kite_kernel.edge.hand import Hand
@@ -53,8 +55,11 @@ class Scopes:
         del self._running[clock, key]
         self._delays.pop((clock, key), None)
         hub, now = self._hand.hub, trio.current_time()
-        if clock == "debounce":
-            hub.on_away(key, now=now)
-        else:
-            hub.on_launcher_lost(now=now)
+        try:
+            if clock == "debounce":
+                hub.on_away(key, now=now)
+            else:
+                hub.on_launcher_lost(now=now)
+        except Exception as error:  # a fault met by one module must not end the others
+            say_bug(f"fault as the {clock} of {key} ended", error)
         self._hand.settle()

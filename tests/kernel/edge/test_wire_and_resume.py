@@ -282,3 +282,30 @@ async def test_half_a_head_is_cut_after_five_seconds(autojump_clock: Clock) -> N
         began = trio.current_time()
         assert await stream.receive_some() == b""
         assert trio.current_time() - began <= 5.1
+
+
+async def test_a_fault_of_the_kernel_itself_ends_nobody_else(
+    autojump_clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever raises where it should never: one line that names the place, and the others go on."""
+    box = KernelBox()
+    async with box:
+        a, b, c = await box.ready("a"), await box.ready("b"), await box.ready("c")
+        hub = box.kernel.hub
+        monkeypatch.setitem(hub.handlers, "kernel.info", lambda ask: 1 / 0)
+        await a.request("kernel.info")
+        assert (await a.close_code())[0] == 1006
+        with monkeypatch.context() as patch:
+            patch.setattr(type(hub.queues), "judge", lambda *_, **__: 1 / 0)
+            patch.setattr(type(hub.liveness), "next_at", lambda _: trio.current_time())
+            patch.setattr(type(hub.liveness), "on_time", lambda *_: 1 / 0)
+            patch.setattr(type(hub.members), "on_away", lambda *_, **__: 1 / 0)
+            await trio.sleep(8)
+        ident = await b.request("c.echo")
+        await c.reply((await c.call_in())["id"], "alive")
+        assert (await b.answer_of(ident))["result"] == "alive"
+        bugs = [line for line in box.logs if line.get("key") == "bug"]
+        assert len(bugs) >= 3
+        assert {line["kind"] for line in bugs} == {"ZeroDivisionError"}
+        assert all(line["where"].startswith("test_wire_and_resume.py:") for line in bugs)
+        box.logs[:] = [line for line in box.logs if line not in bugs]
