@@ -154,7 +154,7 @@ def test_not_ready_in_time_is_a_failed_start_with_rule_time_and_last_lines(lab: 
 
 
 def test_short_lived_child_may_say_ready(lab: Lab) -> None:
-    for _ in range(5):
+    for _ in range(3):
         assert lab.row("notify")["ready"]
         assert "warm" in lab.row("notify")["why"]
         lab.ok("restart", "notify")
