@@ -14,8 +14,12 @@ from tests.support.chromium import Page, chromium
 AXE = Path(__file__).parent.parent / "modules" / "vendor" / "axe.min.js"
 WATCH = """
 window.violations = []; window.longTasks = [];
-document.addEventListener("securitypolicyviolation", (e) => window.violations.push(`${e.violatedDirective} ${e.blockedURI}`));
-const watch = new PerformanceObserver((list) => list.getEntries().forEach((one) => window.longTasks.push(one.duration)));
+document.addEventListener("securitypolicyviolation", (event) => {
+  window.violations.push(`${event.violatedDirective} ${event.blockedURI}`);
+});
+const watch = new PerformanceObserver((list) => {
+  for (const one of list.getEntries()) window.longTasks.push(one.duration);
+});
 watch.observe({ type: "longtask", buffered: true });
 """
 STATE = "document.querySelector('[data-test=connection-state]')?.dataset.state"

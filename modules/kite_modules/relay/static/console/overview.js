@@ -7,7 +7,7 @@ import { Topology } from "./topology.js";
 import { bytes, clock, number, since, t } from "./words.js";
 
 const BLOCK = 25; // rows that are drawn together: a frame of 1,000 is made of many small tasks
-const SHOWN_EVENTS = 150;
+const SHOWN_EVENTS = 60;
 const BAD = ["failed", "backoff"];
 
 // ------------------------------------------------------------------ verdict
@@ -52,7 +52,7 @@ class Row extends Component {
       <div role="cell" class="num" data-label=${t("m_restarts")}>${row.restarts ?? "–"}</div>
       <div role="cell" class="num" data-label=${t("m_cpu")}>${Number.isFinite(row.cpu) ? `${number(row.cpu)} %` : "–"}</div>
       <div role="cell" class="num" data-label=${t("m_memory")}>${bytes(row.memory)}</div>
-      <div role="cell" class="num ${row.pressure === "normal" ? "" : "warn"}" data-label=${t("m_queue")}>${row.queue ?? "–"}</div>
+      <div role="cell" class="num ${["warning", "critical"].includes(row.pressure) ? "warn" : ""}" data-label=${t("m_queue")}>${row.queue ?? "–"}</div>
       <div role="cell" class="num rtt" data-label=${t("m_rtt")}><${Spark} values=${line} label=${t("spark", number(row.rtt, 2))} /><span>${Number.isFinite(row.rtt) ? `${number(row.rtt, 1)} ms` : "–"}</span></div>
       <div role="cell" class="act">${mayAct && html`<button type="button" data-test="restart-button" aria-label="${t("restart")} ${name}" disabled=${busy} onClick=${() => order("restart", name)}>${t("restart")}</button>`}</div>
     </div>`;
@@ -101,7 +101,7 @@ function Modules() {
 // ------------------------------------------------------------------ events
 
 export function Events() {
-  useStore();
+  useStore("events");
   const [filter, setFilter] = useState("");
   const [held, setHeld] = useState(null); // the list as it was when paused
   const source = held ?? store.events;
@@ -126,7 +126,7 @@ export function Overview() {
   useStore();
   const few = store.rows.size <= 12; // then there is room below the table; a long table would bury the picture
   return html`<${Verdict} />
-    <div class="columns">
+    <div class="columns first">
       <div class="side"><${Modules} />${few && html`<${Topology} />`}</div>
       <div class="side"><${Events} />${!few && html`<${Topology} />`}</div>
     </div>`;

@@ -5,9 +5,9 @@ import { call, changed, may, onChange, store, toast } from "./state.js";
 import { t } from "./words.js";
 
 /** Draw a page again whenever something changed. */
-export function useStore() {
+export function useStore(topic = "page") {
   const [, again] = useState(0);
-  useEffect(() => onChange(() => again((n) => n + 1)), []);
+  useEffect(() => onChange(() => again((n) => n + 1), topic), []);
   return store;
 }
 
@@ -21,7 +21,7 @@ export const Badge = ({ word, text }) => html`<span class="badge ${tone(word)}">
 
 /** A line of the last values; drawn as one polyline. */
 export function Spark({ values, label }) {
-  if (!values || values.length < 2) return html`<svg class="spark" aria-hidden="true" viewBox="0 0 60 18"></svg>`;
+  if (!values || values.length < 2) return null;
   const top = Math.max(...values, 1), step = 60 / (values.length - 1);
   const points = values.map((value, i) => `${(i * step).toFixed(1)},${(17 - (value / top) * 15).toFixed(1)}`).join(" ");
   return html`<svg class="spark" role="img" aria-label=${label} viewBox="0 0 60 18" preserveAspectRatio="none"><polyline points=${points} /></svg>`;

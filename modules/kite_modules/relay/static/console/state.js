@@ -25,19 +25,21 @@ export const store = {
 
 let client = null;
 let attempt = null; // what the person typed, while a login is under way
-const watchers = new Set();
-let asked = false;
+// Two topics: a flood of events draws its own list a few times a second, and nothing else.
+const topics = { page: { watchers: new Set(), asked: false }, events: { watchers: new Set(), asked: false } };
+const EVENTS_MS = 200;
 
-export function onChange(fn) {
-  watchers.add(fn);
-  return () => watchers.delete(fn);
+export function onChange(fn, topic = "page") {
+  topics[topic].watchers.add(fn);
+  return () => topics[topic].watchers.delete(fn);
 }
 /** Draw soon; a hidden page is drawn when it is seen again. */
-export function changed() {
-  if (asked) return;
-  asked = true;
-  const draw = () => { asked = false; for (const fn of [...watchers]) fn(); };
-  if (document.visibilityState === "hidden") setTimeout(draw, 250);
+export function changed(topic = "page") {
+  const it = topics[topic];
+  if (it.asked) return;
+  it.asked = true;
+  const draw = () => { it.asked = false; for (const fn of [...it.watchers]) fn(); };
+  if (topic === "events" || document.visibilityState === "hidden") setTimeout(draw, EVENTS_MS);
   else requestAnimationFrame(draw);
 }
 function set(values) { Object.assign(store, values); changed(); }
@@ -194,15 +196,11 @@ function takeOverview({ head, rows, gone, traffic, flows }) {
 function takeEvents({ events, n, skipped }) {
   const known = store.after ?? -1;
   const fresh = events.filter((row) => row.n > known);
-  if (fresh.length) {
-    store.events = store.events.concat(fresh).slice(-EVENTS);
-    for (const fn of [...listeners]) fn(fresh);
-  }
+  if (fresh.length) store.events = store.events.concat(fresh).slice(-EVENTS);
   store.skipped += skipped;
-  set({ after: n });
+  store.after = n;
+  changed("events");
 }
-const listeners = new Set();
-export function onEvents(fn) { listeners.add(fn); return () => listeners.delete(fn); }
 
 /** Call; the error's text is made for a person. */
 export async function call(method, params = {}, options = {}) {
