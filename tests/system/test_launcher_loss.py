@@ -22,6 +22,7 @@ from typing import Any
 import pytest
 from tests.support.ears import Ears
 from tests.support.lab import BOUND_S, Lab, alive, kill, module
+from tests.support.side_by_side import Rows, scenario, side_by_side
 
 SCALE = 0.1
 SLACK_S = 1.5  # seconds that a busy machine may be late; the rules themselves are met to the millisecond in core tests
@@ -33,6 +34,11 @@ from kite_modules.sdk import Module
 module = Module("k")
 module.run()
 """
+
+
+@pytest.fixture(scope="module")
+def rows(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rows]:
+    yield from side_by_side(request, tmp_path_factory, workers=3)
 
 
 def _restarts(lab: Lab) -> list[dict[str, Any]]:
@@ -134,6 +140,7 @@ def _leave(lab: Lab, way: str) -> None:
     lab.until_nothing_left(5)
 
 
+@scenario
 def test_timeline_c_a_normal_exit_starts_nothing(tmp_path: Path) -> None:
     """S-67, three ways side by side: nothing left, nothing on record, and nothing comes back."""
     ways = ("TERM", "down", "INT")
@@ -148,6 +155,7 @@ def test_timeline_c_a_normal_exit_starts_nothing(tmp_path: Path) -> None:
             assert lab.launcher_pid() == 0
 
 
+@scenario
 def test_launcher_and_watchdog_killed_together_leave_nothing_that_starts_anything(tmp_path: Path) -> None:
     """S-71."""
     with _lab(tmp_path, timing=QUICK, extra=KITE) as lab:
@@ -167,6 +175,7 @@ def test_launcher_and_watchdog_killed_together_leave_nothing_that_starts_anythin
         lab.assert_nothing_left()
 
 
+@scenario
 def test_a_stopped_launcher_is_silent_and_not_lost(tmp_path: Path) -> None:
     """S-72."""
     with _lab(tmp_path, timing=QUICK) as lab:
@@ -191,37 +200,33 @@ def test_a_stopped_launcher_is_silent_and_not_lost(tmp_path: Path) -> None:
         assert _restarts(lab) == []
 
 
-@pytest.fixture
-def spent(tmp_path: Path) -> Iterator[Lab]:
-    with _lab(tmp_path, timing=QUICK, extra="[watchdog]\nrestarts = 1\n") as lab:
-        yield lab
-
-
-def test_a_spent_budget_ends_in_gave_up_and_up_by_hand_works(spent: Lab) -> None:
+@scenario
+def test_a_spent_budget_ends_in_gave_up_and_up_by_hand_works(tmp_path: Path) -> None:
     """S-73."""
-    lab = spent
-    lab.up()
-    launcher = lab.until_well()["launcher"]["pid"]
-    kill(launcher)
-    lab.until(lambda: lab.launcher_pid() not in (0, launcher), "a new launcher")
-    lab.until_well()
-    assert len(_restarts(lab)) == 1
-    last = lab.until_well()
-    kernel, watchdog = lab.pid("kernel"), lab.pid("watchdog")
-    with Ears(lab.state) as ears:
-        kill(last["launcher"]["pid"])
-        _, said = ears.wait("watchdog.gave_up")
-    assert said["what"] == "instance"
-    assert "1 starts of 1" in said["why"]
-    lab.until(lambda: not alive(kernel) and not alive(watchdog), "kernel and watchdog leave")
-    assert len(_restarts(lab)) == 1
-    assert lab.launcher_pid() == 0
-    lab.up()
-    lab.until_well()
-    lab.ok("down")
-    lab.assert_nothing_left()
+    with _lab(tmp_path, timing=QUICK, extra="[watchdog]\nrestarts = 1\n") as lab:
+        lab.up()
+        launcher = lab.until_well()["launcher"]["pid"]
+        kill(launcher)
+        lab.until(lambda: lab.launcher_pid() not in (0, launcher), "a new launcher")
+        lab.until_well()
+        assert len(_restarts(lab)) == 1
+        last = lab.until_well()
+        kernel, watchdog = lab.pid("kernel"), lab.pid("watchdog")
+        with Ears(lab.state) as ears:
+            kill(last["launcher"]["pid"])
+            _, said = ears.wait("watchdog.gave_up")
+        assert said["what"] == "instance"
+        assert "1 starts of 1" in said["why"]
+        lab.until(lambda: not alive(kernel) and not alive(watchdog), "kernel and watchdog leave")
+        assert len(_restarts(lab)) == 1
+        assert lab.launcher_pid() == 0
+        lab.up()
+        lab.until_well()
+        lab.ok("down")
+        lab.assert_nothing_left()
 
 
+@scenario
 def test_up_by_hand_in_the_moment_of_the_watchdogs_start_gives_one_instance(tmp_path: Path) -> None:
     """S-74: by hand at the very moment of the watchdog's start."""
     with _lab(tmp_path, timing=QUICK) as lab:

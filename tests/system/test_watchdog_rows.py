@@ -7,11 +7,14 @@ from __future__ import annotations
 
 import json
 import signal
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pytest
 import trio
 from tests.support.raw_peer import RawPeer
+from tests.support.side_by_side import Rows, scenario, side_by_side
 from tests.support.watchdog_box import WatchdogBox
 
 
@@ -23,6 +26,11 @@ async def _watched(box: WatchdogBox) -> tuple[RawPeer, RawPeer]:
     await ears.until(lambda m: _is(m, "module.ready") and m["params"]["data"]["module_id"] == "watchdog")
     await ears.result("event.subscribe", {"events": ["watchdog.>"]})
     return launcher, ears
+
+
+@pytest.fixture(scope="module")
+def rows(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rows]:
+    yield from side_by_side(request, tmp_path_factory, workers=3)
 
 
 def _seen_from_outside(pid: int) -> bytes:
@@ -38,6 +46,7 @@ def _is(message: Any, event: str) -> bool:
     return isinstance(message, dict) and message.get("method") == "event" and message["params"]["event"] == event
 
 
+@scenario
 async def test_a_lost_launcher_is_followed_by_exactly_one_start(tmp_path: Path) -> None:
     async with WatchdogBox(tmp_path).running() as box:
         launcher, ears = await _watched(box)
@@ -57,6 +66,7 @@ async def test_a_lost_launcher_is_followed_by_exactly_one_start(tmp_path: Path) 
         assert len(box.starts()) == 1
 
 
+@scenario
 async def test_a_launcher_that_comes_back_in_time_changes_nothing(tmp_path: Path) -> None:
     async with WatchdogBox(tmp_path).running() as box:
         launcher, ears = await _watched(box)
@@ -70,6 +80,7 @@ async def test_a_launcher_that_comes_back_in_time_changes_nothing(tmp_path: Path
         assert box.starts() == []
 
 
+@scenario
 async def test_a_normal_exit_is_followed_out_without_a_start(tmp_path: Path) -> None:
     async with WatchdogBox(tmp_path).running() as box:
         launcher, ears = await _watched(box)
@@ -83,6 +94,7 @@ async def test_a_normal_exit_is_followed_out_without_a_start(tmp_path: Path) -> 
         assert box.recorded() == []
 
 
+@scenario
 async def test_kernel_and_launcher_gone_together_is_a_start(tmp_path: Path) -> None:
     async with WatchdogBox(tmp_path).running() as box:
         await _watched(box)
@@ -92,6 +104,7 @@ async def test_kernel_and_launcher_gone_together_is_a_start(tmp_path: Path) -> N
         assert len(box.recorded()) == 1
 
 
+@scenario
 async def test_an_unreachable_kernel_is_left_to_a_living_launcher_who_is_reminded(tmp_path: Path) -> None:
     asked: list[dict[str, Any]] = []
 
@@ -114,6 +127,7 @@ async def test_an_unreachable_kernel_is_left_to_a_living_launcher_who_is_reminde
         assert box.starts() == []
 
 
+@scenario
 async def test_kernel_and_launcher_gone_after_module_exiting_is_a_normal_exit(tmp_path: Path) -> None:
     async with WatchdogBox(tmp_path).running() as box:
         launcher, ears = await _watched(box)
@@ -126,6 +140,7 @@ async def test_kernel_and_launcher_gone_after_module_exiting_is_a_normal_exit(tm
         assert box.starts() == []
 
 
+@scenario
 async def test_a_spent_budget_is_said_on_the_wire_and_nothing_is_started(tmp_path: Path) -> None:
     async with WatchdogBox(tmp_path, restarts=0).running() as box:
         launcher, ears = await _watched(box)
@@ -140,6 +155,7 @@ async def test_a_spent_budget_is_said_on_the_wire_and_nothing_is_started(tmp_pat
         assert box.starts() == []
 
 
+@scenario
 async def test_another_watchdog_takes_its_place_and_an_ordered_stop_ends_with_0(tmp_path: Path) -> None:
     async with WatchdogBox(tmp_path).running() as box:
         launcher, _ = await _watched(box)
@@ -154,6 +170,7 @@ async def test_another_watchdog_takes_its_place_and_an_ordered_stop_ends_with_0(
         assert box.starts() == []
 
 
+@scenario
 async def test_a_wrong_token_ends_it_with_one_line_and_no_token_anywhere(tmp_path: Path) -> None:
     async with WatchdogBox(tmp_path).running() as box:
         box.kernel.tokens["watchdog"] = "wr0ng-token-of-a-test"
