@@ -127,9 +127,10 @@ class StateDir:
         except FileNotFoundError:
             return None
         with open(fd, "rb") as file:
-            if not stat.S_ISREG(os.fstat(fd).st_mode):
-                raise OSError(errno.EINVAL, "is not a plain file", name)
-            return file.read(READ_MAX_BYTES)
+            found = os.fstat(fd)
+            if not stat.S_ISREG(found.st_mode) or found.st_size > READ_MAX_BYTES:
+                raise OSError(errno.EINVAL, "is not a plain file of a sensible size", name)
+            return file.read()
 
     def write(self, name: str, data: bytes, *, sync: bool = True) -> None:
         """Write a file whole or not at all: temporary, fsync, rename, fsync of the directory. Raises OSError."""
