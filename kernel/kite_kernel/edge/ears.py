@@ -39,8 +39,8 @@ class Ear:
     async def wait(self) -> None:
         """Wait until reading may give something. Errors: ClosedResourceError once closed. Cancel: safe."""
         if self.heard or self.ended:
+            await trio.lowlevel.checkpoint()  # may be cancelled: what was told is still untold then
             self.heard = False
-            await trio.lowlevel.checkpoint()
             return
 
         def abort(_: object) -> trio.lowlevel.Abort:

@@ -104,6 +104,10 @@ async def test_a_cancelled_wait_loses_nothing() -> None:
             await read(port)
         theirs.send(b"after")
         await trio.sleep(0.02)
+        with trio.CancelScope() as scope:
+            scope.cancel()
+            await port.wait_readable()
+        assert scope.cancelled_caught
         assert await read(port) == b"after"
 
 
