@@ -85,17 +85,19 @@ class CuttingProxy:
 
     def __init__(self, port: int) -> None:
         self._port = port
-        self._scope = trio.CancelScope()
+        self._scopes: set[trio.CancelScope] = set()
 
     def cut(self) -> None:
-        self._scope.cancel()
+        for scope in self._scopes:
+            scope.cancel()
 
     async def _pass(self, source: trio.SocketStream, target: trio.SocketStream) -> None:
         async for data in source:
             await target.send_all(data)
 
     async def _serve(self, client: trio.SocketStream) -> None:
-        with self._scope:
+        with trio.CancelScope() as scope:
+            self._scopes.add(scope)
             async with (
                 client,
                 await trio.open_tcp_stream("127.0.0.1", self._port) as server,
@@ -104,7 +106,7 @@ class CuttingProxy:
                 nursery.start_soon(self._pass, client, server)
                 await self._pass(server, client)
                 nursery.cancel_scope.cancel()
-        self._scope = trio.CancelScope()
+        self._scopes.discard(scope)
 
     async def run(self, task_status: trio.TaskStatus[int] = trio.TASK_STATUS_IGNORED) -> None:
         async with trio.open_nursery() as nursery:
@@ -130,6 +132,31 @@ async def test_a_cut_wire_loses_no_call_of_fifty(kernel: KernelProcess) -> None:
 def test_a_wrong_token_is_fatal_at_once(kernel: KernelProcess) -> None:
     with Node("refused", kernel.url, "x") as node:
         assert node.hear() == {"fatal": True, "code": 4001, "state": "stopped"}
+
+
+def test_a_stream_is_published_and_read_from_where_one_stood(kernel: KernelProcess) -> None:
+    with Node("stream", kernel.url, kernel.tokens["page"], "news") as node:
+        seen = node.hear()
+    assert isinstance(seen, dict)
+    assert [record["data"] for record in seen["records"]] == ["m2", "m3", "m4"]
+    assert [record["seq"] for record in seen["records"]] == [2, 3, 4]
+    assert seen["last"] == 4
+
+
+async def test_a_stream_reader_goes_on_without_gap_or_repeat_over_cuts(kernel: KernelProcess) -> None:
+    proxy = CuttingProxy(kernel.ready["port"])
+    async with trio.open_nursery() as nursery:
+        port = await nursery.start(proxy.run)
+        with Node("cutStream", f"ws://127.0.0.1:{port}", kernel.tokens["page"], "news") as node:
+            assert await trio.to_thread.run_sync(node.hear) == "reading"
+            for _ in range(3):
+                node.go_on()
+                assert await trio.to_thread.run_sync(node.hear) == "published"
+                proxy.cut()
+            node.go_on()
+            seen = await trio.to_thread.run_sync(node.hear)
+        assert seen == list(range(1, 61))
+        nursery.cancel_scope.cancel()
 
 
 async def test_a_page_in_chromium_lives_through_offline_a_kernel_restart_and_a_frozen_tab(

@@ -77,6 +77,28 @@ const scenarios = {
     say({ records, last: (await reader.done).last });
     client.close();
   },
+  // reads a stream over a wire that is cut three times while it is published to
+  async cutStream() {
+    const seen = [];
+    const client = connect(`${url}/ws`, { token, policy });
+    await client.opened();
+    const stream = client.stream(more);
+    await stream.publish("first", { id: "0" });
+    const reader = stream.subscribe({ last: 0, onRecord: (record) => void seen.push(record.seq) });
+    await until(() => seen.length === 1);
+    say("reading");
+    for (let round = 0; round < 3; round += 1) {
+      await heard();
+      for (let n = 0; n < 19; n += 1) await stream.publish(`m${round}.${n}`, { id: `${round}.${n}` });
+      say("published");
+    }
+    await heard();
+    for (let n = 0; n < 2; n += 1) await stream.publish(`end${n}`, { id: `end${n}` });
+    await until(() => seen.length >= 60);
+    reader.close();
+    say(seen);
+    client.close();
+  },
 };
 
 await scenarios[scenario]();
