@@ -6,31 +6,12 @@ import itertools
 from typing import Any
 
 from kite_kernel.core.facts import Refuse
-from kite_kernel.methods import fact, ownership, recovery, replica
+from kite_kernel.edge.fact_plane import METHODS
 from kite_kernel.methods.desk import Caller, Facts, Times
 from kite_kernel.methods.monitor import Monitor
 from kite_kernel.store.port import FactStore
 
 TIMES = Times(heartbeat_s=5, suspect_s=15, expire_s=30, quiet_s=5, lease_s=30, attempts=5)
-METHODS = {
-    "replica.register": replica.register,
-    "replica.heartbeat": replica.heartbeat,
-    "replica.leave": replica.leave,
-    "replica.list": replica.list_replicas,
-    "ownership.create": ownership.create,
-    "ownership.claim": ownership.claim,
-    "ownership.write": ownership.write,
-    "ownership.release": ownership.release,
-    "ownership.pause": ownership.pause,
-    "ownership.get": ownership.get,
-    "ownership.list": ownership.list_keys,
-    "recovery.list": recovery.list_recoveries,
-    "recovery.lease": recovery.lease,
-    "recovery.claim": recovery.claim,
-    "recovery.complete": recovery.complete,
-    "fact.get": fact.get,
-    "fact.list": fact.list_facts,
-}
 
 
 class Desk:

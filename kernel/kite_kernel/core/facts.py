@@ -12,12 +12,14 @@ from typing import Any, Final
 import attrs
 import msgspec
 
-from kite_kernel._contract import E_CONFLICT, E_FENCED, E_INVALID_PARAMS, E_STORE_UNAVAILABLE
+from kite_kernel._contract import E_CONFLICT, E_FENCED, E_INVALID_PARAMS, E_INVALID_REQUEST, E_STORE_UNAVAILABLE
 
 Record = dict[str, Any]
 
 RECORD_BYTES_MAX: Final = 1 << 20  # spec 05 §9: a record is at most 1 MiB, on every engine
 KEY_BYTES_MAX: Final = 512  # a key is a name, not a payload
+REPLICAS_MAX: Final = 10_000  # alive at once; of the ended ones as many of the newest are remembered
+KEYS_MAX: Final = 1_000_000  # owned things in one store
 NONCES_KEPT: Final = 32  # a caller that repeats has at most its calls in flight to repeat
 EPOCH_MAX: Final = (1 << 63) - 1  # what SQLite and every client's integer can hold
 
@@ -68,6 +70,11 @@ def fenced(reason: str, current_epoch: int | None = None) -> Refuse:
 def conflict(reason: str, **data: Any) -> Refuse:
     """Return the refusal of a step for which the record is not in the right state."""
     return Refuse(E_CONFLICT, reason, "conflict: " + reason.replace("_", " "), data)
+
+
+def limited(what: str, limit: int) -> Refuse:
+    """Return the refusal of one more where the bound is reached."""
+    return Refuse(E_INVALID_REQUEST, "limit", f"there are {limit} {what} already", {"limit": limit})
 
 
 def unavailable(reason: str, why: str, outcome: str = "not_sent") -> Refuse:

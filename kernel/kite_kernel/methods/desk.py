@@ -86,6 +86,7 @@ class Facts:
         self.tell = tell
         self.counts = Counts()
         self.replicas: dict[str, Record] = {}
+        self.keys = 0
         self.running: dict[str, str] = {}  # key -> replica id
         self.recoveries: dict[str, Record] = {}  # the open ones
         self.due_at: dict[str, float] = {}  # recovery id -> when it may be leased (again)
@@ -108,6 +109,7 @@ class Facts:
                 return found
             rows[bucket] = found
         self.replicas, self.running, self.recoveries = {}, {}, {}
+        self.keys = len(rows[OWNED])
         for bucket, facts in rows.items():
             for fact in facts:
                 self._note(bucket, fact.key, decode(fact.value), now=now)
@@ -188,6 +190,7 @@ class Facts:
         if isinstance(answer, Conflict):
             return answer
         self._keep(Fact(bucket, key, value, answer.revision))
+        self.keys += bucket == OWNED and revision is None
         self._note(bucket, key, record, now=self.clock())
         return None
 
@@ -257,6 +260,23 @@ class Facts:
         """True while the replica may own; what nobody knows is not alive."""
         record = self.replicas.get(replica_id)
         return record is not None and record["state"] in replica.ALIVE
+
+    @property
+    def living(self) -> int:
+        """How many replicas are alive: those whose beats are watched."""
+        return len(self.beat_seen)
+
+    async def forget_oldest(self, most: int) -> None:
+        """Remove the longest ended replicas beyond so many; their ids were random and come to nobody again."""
+        ended = [name for name, record in self.replicas.items() if record["state"] not in replica.ALIVE]
+        if len(ended) <= most:
+            return
+        for name in sorted(ended, key=lambda name: str(self.replicas[name]["since"]))[: len(ended) - most]:
+            found = await self.read(REPLICA, name)
+            if isinstance(found, tuple):
+                self._drop(REPLICA, name)
+                if isinstance(await self.store.delete(REPLICA, name, found[1]), Committed):
+                    del self.replicas[name]
 
     def active_replicas(self) -> list[str]:
         """Return the ids of replicas that recoveries may be routed to."""

@@ -11,7 +11,7 @@ from typing import Final
 import trio
 
 from kite_kernel.core import ownership, recovery, replica
-from kite_kernel.core.facts import Decision, Record, Refuse, Repeat, Write
+from kite_kernel.core.facts import REPLICAS_MAX, Decision, Record, Refuse, Repeat, Write
 from kite_kernel.store.port import Conflict, Unavailable
 
 from .desk import LEADER, OWNED, RECOVERY, REPLICA, Facts
@@ -111,6 +111,7 @@ class Monitor:
                 await self._interrupt(key, owner)
         for recovery_id, record in list(facts.recoveries.items()):
             await self._settle(recovery_id, record)
+        await facts.forget_oldest(REPLICAS_MAX)
 
     async def _interrupt(self, key: str, owner: str) -> None:
         facts = self.facts

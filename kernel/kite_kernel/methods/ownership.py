@@ -7,6 +7,7 @@ from typing import Any, Final
 from kite_kernel._contract import E_FENCED
 from kite_kernel.core import ownership, recovery, replica
 from kite_kernel.core.facts import (
+    KEYS_MAX,
     Decision,
     Guard,
     Record,
@@ -15,6 +16,7 @@ from kite_kernel.core.facts import (
     check_name,
     decode,
     invalid,
+    limited,
     read_guard,
     remember,
     remembered,
@@ -47,6 +49,8 @@ async def create(facts: Facts, caller: Caller, params: dict[str, Any]) -> dict[s
     refusal = names(params, "key", optional=("route_key",))
     if refusal is not None:
         return refusal
+    if facts.keys >= KEYS_MAX:
+        return limited("keys", KEYS_MAX)
     floor = facts.store.epoch_floor
     return await facts.step(
         OWNED,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from kite_kernel.core import replica
-from kite_kernel.core.facts import Refuse, check_name, invalid
+from kite_kernel.core.facts import REPLICAS_MAX, Refuse, check_name, invalid, limited
 from kite_kernel.methods.desk import REPLICA, Caller, Facts
 
 META_BYTES_MAX = 4096
@@ -24,6 +24,8 @@ async def register(facts: Facts, caller: Caller, params: dict[str, Any]) -> dict
         return invalid("meta", "must be an object")
     if len(str(meta)) > META_BYTES_MAX:
         return invalid("meta", f"must have at most {META_BYTES_MAX} bytes")
+    if facts.living >= REPLICAS_MAX:
+        return limited("replicas alive", REPLICAS_MAX)
     token = facts.make_token()
     answer = await facts.step(
         REPLICA,

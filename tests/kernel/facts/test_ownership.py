@@ -6,7 +6,7 @@ import pytest
 import trio
 from tests.support.facts import TIMES, Desk, guard_of
 
-from kite_kernel._contract import E_CONFLICT, E_FENCED, E_INVALID_PARAMS
+from kite_kernel._contract import E_CONFLICT, E_FENCED, E_INVALID_PARAMS, E_INVALID_REQUEST
 from kite_kernel.core.facts import Refuse, decode, encode
 from kite_kernel.core.recovery import route
 from kite_kernel.store.memory import MemoryStore
@@ -303,6 +303,25 @@ async def test_a_record_has_a_bound_and_stays_readable(desk: Desk) -> None:
     assert refusal.code == E_INVALID_PARAMS
     assert "1048576" in refusal.message
     assert (await desk.ok("ownership.get", key=K))["state"] == "running"
+
+
+async def test_bounds_are_said_and_the_longest_ended_replicas_are_forgotten(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("kite_kernel.methods.replica.REPLICAS_MAX", 3)
+    monkeypatch.setattr("kite_kernel.methods.monitor.REPLICAS_MAX", 2)
+    monkeypatch.setattr("kite_kernel.methods.ownership.KEYS_MAX", 2)
+    made = [await desk.replica(f"q{number}") for number in range(3)]
+    assert (await desk.refused("replica.register", E_INVALID_REQUEST, "limit")).data["limit"] == 3
+    for gone in made:
+        desk.now += 1.0
+        await desk.ok("replica.leave", replica_id=gone["replica_id"], token=gone["token"])
+    await desk.pass_time(2)
+    assert [row["replica_id"] for row in (await desk.ok("replica.list"))["replicas"]] == ["Q1", "Q2"]
+    await desk.replica("q9")
+    for key in ("a", "b"):
+        await desk.ok("ownership.create", key=key)
+    await desk.refused("ownership.create", E_INVALID_REQUEST, "limit", key="c")
 
 
 def test_numbers_keep_their_text_through_a_record() -> None:
