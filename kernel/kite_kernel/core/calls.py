@@ -27,13 +27,14 @@ from kite_kernel._contract import (
     E_OVERLOADED,
     MAX_ID_BYTES,
 )
+from kite_kernel.core.meta import PLAIN, Meta, decode_meta, meta_member
 from kite_kernel.core.near import nearest
 from kite_kernel.core.once import Once
 from kite_kernel.core.peer import ASKED_MAX, Call
 from kite_kernel.core.pending import Pending
 from kite_kernel.core.registry import State
 from kite_kernel.core.services import Services
-from kite_kernel.core.text import encode, error
+from kite_kernel.core.text import error
 from kite_kernel.core.websocket import text_header
 
 if TYPE_CHECKING:
@@ -49,17 +50,6 @@ _MAX_RETRY_S: Final = 10.0
 _MAX_TIMEOUT_S: Final = 86_400.0  # a longer wish is cut to a day: every wait has a bound
 
 
-class _Meta(msgspec.Struct, gc=False):
-    """What a caller may say beside `params`; whatever else it says there is not passed on."""
-
-    timeout: float | None = None
-    wait: bool = True
-    key: str | None = None
-    credit: int | None = None
-    traceparent: str | None = None
-    tracestate: str | None = None
-
-
 class _ErrorMember(msgspec.Struct, gc=False):
     """The least that a callee's error must have."""
 
@@ -67,9 +57,7 @@ class _ErrorMember(msgspec.Struct, gc=False):
     message: str = ""
 
 
-_decode_meta: Final = msgspec.json.Decoder(_Meta).decode
 _check_error: Final = msgspec.json.Decoder(_ErrorMember).decode
-_PLAIN: Final = _Meta()
 
 
 class Calls:
@@ -90,10 +78,10 @@ class Calls:
         """Route a request or a notification `target.method`; every refusal is answered at once."""
         method: str = frame.method  # type: ignore[assignment]
         ident = bytes(frame.id)
-        meta = _PLAIN
+        meta = PLAIN
         if frame.meta:
             try:
-                meta = _decode_meta(frame.meta)
+                meta = decode_meta(frame.meta)
             except msgspec.DecodeError:
                 self._refuse(caller, ident, sink, E_INVALID_PARAMS, "invalid_params", field="meta")
                 return
@@ -136,13 +124,13 @@ class Calls:
         call = Call(b"%d" % self._next_kid, caller, ident, callee, method, now)
         if sink is not None:
             call.sink = sink
-        if meta is not _PLAIN:
+        if meta is not PLAIN:
             self._heed(call, meta, now)
         else:
             call.deadline_at = now + board.settings.timing.call
         self._hand_out(call, known, frame, meta)
 
-    def _heed(self, call: Call, meta: _Meta, now: float) -> None:
+    def _heed(self, call: Call, meta: Meta, now: float) -> None:
         """Take over what the caller wished for one call."""
         if meta.timeout is None:
             call.deadline_at = now + self._board.settings.timing.call
@@ -153,10 +141,10 @@ class Calls:
             call.key = (call.caller.id, call.method, meta.key)
             self.once.begin(call.key, now=now)
 
-    def _hand_out(self, call: Call, known: Method, frame: Envelope, meta: _Meta) -> None:
+    def _hand_out(self, call: Call, known: Method, frame: Envelope, meta: Meta) -> None:
         """Enter a call and queue it for its callee, or hold it while that is in debounce."""
         callee = call.callee
-        end = self._meta_member(call.caller, callee, meta, call.deadline_at) if callee.accepts_meta else b"}"
+        end = meta_member(call.caller.id, meta, self._board.utc(call.deadline_at)) if callee.accepts_meta else b"}"
         if frame.params:
             body = b"".join((b'{"jsonrpc":"2.0","id":', call.kid, known.head, frame.params, end))
         else:
@@ -178,29 +166,16 @@ class Calls:
             callee.touched = True
             self._board.touched.append(callee)
 
-    def _forward_note(
-        self, caller: Peer, callee: Peer, known: Method, frame: Envelope, meta: _Meta, now: float
-    ) -> None:
+    def _forward_note(self, caller: Peer, callee: Peer, known: Method, frame: Envelope, meta: Meta, now: float) -> None:
         """Pass a notification on; with a key it counts once, as a call does."""
         if meta.key is not None:
             key = (caller.id, frame.method or "", meta.key)
             self.once.begin(key, now=now)
             self.once.settle(key, b'"result":null}')
-        end = self._meta_member(caller, callee, meta, 0.0) if callee.accepts_meta else b"}"
+        end = meta_member(caller.id, meta, None) if callee.accepts_meta else b"}"
         if callee.link is not None or callee.resumable:
             params = (known.head, frame.params) if frame.params else (known.bare,)
             self._board.send(callee, b"".join((b'{"jsonrpc":"2.0"', *params, end)))
-
-    def _meta_member(self, caller: Peer, callee: Peer, meta: _Meta, deadline_at: float) -> bytes:
-        """Make the end of the forwarded frame for a callee that asked for `meta`."""
-        told: dict[str, Any] = {"caller": caller.id}
-        if deadline_at:
-            told["deadline"] = round(self._board.utc(deadline_at), 6)
-        for name in ("traceparent", "tracestate", "credit"):
-            value = getattr(meta, name)
-            if value is not None:
-                told[name] = value
-        return b',"meta":' + encode(told) + b"}"
 
     def _was_asked(self, caller: Peer, ident: bytes, sink: Sink, method: str, key: str, now: float) -> bool:
         """Answer a repeated key from what is known, or let it wait for the first one's answer."""

@@ -29,7 +29,6 @@ from kite_kernel.core.gate import Gate
 from kite_kernel.core.liveness import Liveness
 from kite_kernel.core.members import Members
 from kite_kernel.core.near import nearest
-from kite_kernel.core.quality import assess
 from kite_kernel.core.queues import Queues
 from kite_kernel.core.speech import Speech
 from kite_kernel.core.text import error, result
@@ -342,29 +341,6 @@ class Hub:
     def on_launcher_lost(self, *, now: float) -> None:
         """The launcher's grace is over."""
         self.members.on_launcher_lost(now=now)
-
-    # --- told to the curious ---
-
-    def quality(self, peer: Peer, *, now: float) -> dict[str, Any]:
-        """Return grade, score, reconnects and prediction of one connection (20 §5)."""
-        comings = self.board.comings.get(peer.id)
-        hour = comings.hour(now) if comings is not None else 0
-        timing = self.settings.timing
-        found = assess(
-            peer.pulse,
-            timing=timing,
-            reconnects_hour=hour,
-            pressure=peer.pressure,
-            connected=peer.link is not None,
-            silent=peer.role == "launcher" and peer.pulse.unanswered >= timing.ping_misses,
-        )
-        prediction = found.prediction
-        return {
-            "grade": found.grade,
-            "score": found.score,
-            "reconnects": {"hour": hour, "total": comings.total if comings is not None else 0},
-            "prediction": {"risk": prediction.risk, "drop": prediction.drop, "why": prediction.why},
-        }
 
     # --- from outside ---
 

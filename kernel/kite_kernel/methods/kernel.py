@@ -13,6 +13,7 @@ from kite_kernel.core.asking import Answer, Ask, Refused
 from kite_kernel.core.members import timing_told
 from kite_kernel.core.queues import LEVELS
 from kite_kernel.core.text import encode, iso
+from kite_kernel.methods.quality import quality_of
 
 if TYPE_CHECKING:
     from kite_kernel.core.hub import Hub
@@ -54,7 +55,7 @@ def get_connection_stats(hub: Hub, ask: Ask) -> Answer:
 
 def _stats(hub: Hub, peer: Peer, now: float) -> dict[str, Any]:
     messages, size = hub.queues.measure(peer)
-    quality = hub.quality(peer, now=now)
+    quality = quality_of(hub, peer, now=now)
     return {
         "module_id": peer.id,
         "state": peer.state.value,

@@ -14,6 +14,7 @@ from kite_kernel.core.hub import FAMILIES
 from kite_kernel.core.peer import Method
 from kite_kernel.core.registry import REGISTERED_BIT
 from kite_kernel.core.text import encode
+from kite_kernel.methods.quality import quality_of
 
 if TYPE_CHECKING:
     from kite_kernel.core.hub import Hub
@@ -123,6 +124,6 @@ def describe(hub: Hub, peer: Peer, *, now: float) -> bytes:
         "service": peer.service,
         "role": peer.role,
         "subscriptions": list(peer.subscriptions),
-        **hub.quality(peer, now=now),
+        **quality_of(hub, peer, now=now),
     }
     return encode(row)[:-1] + b',"meta":' + peer.meta + b"}"
