@@ -30,6 +30,7 @@ from kite_kernel.edge import files, kernel, logs, sockets, tokens_file
 from kite_kernel.edge.fact_plane import FactPlane
 from kite_kernel.edge.stream_plane import StreamPlane
 from kite_kernel.errors import EXIT_BUG, EXIT_CONFIG, EXIT_PERMISSION, EXIT_USAGE, StartError
+from kite_kernel.report import write_report
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -93,7 +94,9 @@ def main(argv: Sequence[str] | None = None) -> int:
                 print(f"kite-kernel: {line}", file=sys.stderr)  # noqa: T201
             return refused.code
         place = _where(error)
-        print(f"kite-kernel: a bug: {type(error).__name__} at {place}", file=sys.stderr)  # noqa: T201
+        report = write_report(error, args.state_dir, version())
+        told = f"; report: {report}" if report is not None else ""
+        print(f"kite-kernel: a bug: {type(error).__name__} at {place}{told}", file=sys.stderr)  # noqa: T201
         return EXIT_BUG
 
 
