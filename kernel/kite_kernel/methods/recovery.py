@@ -194,6 +194,8 @@ async def complete(facts: Facts, caller: Caller, params: dict[str, Any]) -> dict
             return fenced("stale_owner", record["epoch"])
         if owner is None or owner["replica_id"] != guard.replica_id or not same_token(owner["token"], guard.token):
             return fenced("wrong_token", record["epoch"])
+        if record["state"] == ownership.INTERRUPTED:  # paused: the recovery is open again, for somebody else
+            return fenced("not_running", record["epoch"])
         if record["recovery"] is None or record["recovery"]["id"] != params["recovery_id"]:
             return Repeat({}) if record["recovery"] is None else conflict("wrong_recovery")
         closed = {**record, "recovery": None, "revision": record["revision"] + 1}
