@@ -96,6 +96,13 @@ def decide_claimed(record: Record) -> Write | None:
     return Write({**record, "state": CLAIMED}, {"state": CLAIMED})
 
 
+def decide_reopen(record: Record) -> Write | None:
+    """Open again what counts as claimed while its key is interrupted; None = it is open."""
+    if record["state"] != CLAIMED:
+        return None
+    return Write({**record, "state": PENDING, "dispatcher": None, "target": None}, {"state": PENDING})
+
+
 def decide_finish(record: Record, *, outcome: str, why: str | None) -> Write:
     """Close a record for good."""
     return Write({**record, "state": outcome, "why": why}, {"state": outcome})

@@ -150,7 +150,7 @@ class Monitor:
         elif owned is not None and owned["state"] == ownership.RUNNING and owned["epoch"] == record["checkpoint_epoch"]:
             return  # made by a pause that has not closed its key yet: it is repeated, or its owner expires
         elif owned is not None and owned["state"] == ownership.INTERRUPTED and linked:
-            return
+            decide = recovery.decide_reopen
         else:
 
             def decide(record: Record) -> Write | None:
