@@ -10,7 +10,7 @@ Source: spec 20-kernel §1-2, 00 §14-15, 05-surface §8-9, cases W-27 to W-30, 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
@@ -33,6 +33,9 @@ if TYPE_CHECKING:
     from kite_kernel.core.events import Events
     from kite_kernel.core.peer import Link
     from kite_kernel.core.permissions import Permissions
+
+GATES: Final = frozenset({"relay"})
+"""Modules that judge people by roles of their own: what an admin asks reaches the administrative methods through them."""
 
 
 class Members:
@@ -84,7 +87,7 @@ class Members:
         board.effects.append(Disarm("debounce", module_id))
         board.note_coming(module_id, now=now)
         peer.role = grant.role
-        peer.admin = grant.role != "module"
+        peer.admin = grant.role != "module" or grant.name in GATES
         peer.token = grant.name
         peer.instance = request.instance if request.instance is not None else peer.instance
         peer.protocol = request.protocol
