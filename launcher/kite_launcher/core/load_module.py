@@ -274,9 +274,13 @@ class ModuleReader:
                 self._checker.wrong_name(path, f"expected the options of {draft.name} in [{draft.name}]")
             path, options = draft.stock_path, draft.stock_options
         name = (package or "").removeprefix("kite_modules.")
+        checked: dict[str, Any] = {}
         if options is not None and name in STOCK and package != name:
-            self._checker.table(path, options, CONFIG[name])
-        return None if options is None else self._plain(path, options)
+            rows = CONFIG[name]
+            checked = self._checker.table(path, options, rows)
+            # a stock module gets durations in seconds and sizes in bytes; texts stand as the file has them
+            checked = {key: checked[key] for key in options if rows.get(key, {}).get("type") in ("duration", "size")}
+        return None if options is None else {**self._plain(path, options), **checked}
 
     def _plain(self, path: Path, value: Any) -> Any:
         match value:

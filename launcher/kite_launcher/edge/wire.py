@@ -56,8 +56,16 @@ class _Ended:
 class KernelWire:
     """The session of module `launcher`. `on_call(method, params, caller)` returns `{"result": …}` or `{"error": …}`."""
 
-    def __init__(self, *, token: Callable[[], str], journal: Journal, random: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        *,
+        token: Callable[[], str],
+        journal: Journal,
+        random: Callable[[], float],
+        open_stream: Callable[[str, int], Awaitable[trio.SocketStream]] = trio.open_tcp_stream,
+    ) -> None:
         self._token, self._journal, self._random = token, journal, random
+        self._open_stream = open_stream
         self._instance = secrets.token_hex(8)
         self._session = Session(frames_max=FRAMES_MAX, bytes_max=BYTES_MAX)
         self._calls: dict[str, _Call] = {}
@@ -134,7 +142,7 @@ class KernelWire:
     async def _converse(self, nursery: trio.Nursery, ended: _Ended) -> None:
         host, _, port = self.url.split("://", 1)[1].rpartition(":")
         with trio.fail_after(HANDSHAKE_S):
-            stream = await trio.open_tcp_stream(host.strip("[]"), int(port))
+            stream = await self._open_stream(host.strip("[]"), int(port))
             socket = await trio_websocket.wrap_client_stream(
                 nursery, stream, f"{host}:{port}", "/ws", max_message_size=MESSAGE_MAX
             )

@@ -413,6 +413,12 @@ def test_a_stock_section_enables_its_module_with_options() -> None:
     assert (relay.options, relay.stop_timeout_s, relay.stock) == ({"listen": "127.0.0.1:7000"}, 3.0, True)
 
 
+def test_a_stock_modules_durations_reach_it_in_seconds() -> None:
+    found = spec("[backup]\nevery = '2h'\nkeep = 3\n[relay]\nsession_idle = '90s'\n").modules
+    assert found["backup"].options == {"every": 7200.0, "keep": 3}
+    assert found["relay"].options == {"session_idle": 90.0}
+
+
 def test_a_stock_modules_options_are_checked_wherever_they_stand() -> None:
     (line,) = mistakes("[module.relay]\nmodule = 'kite_modules.relay'\noptions = { lisen = 'x' }\n")
     assert line.startswith("kite.toml:3:13: ")
