@@ -387,6 +387,7 @@ async def test_one_who_floods_is_slowed_and_cut_and_others_go_on(box: RelayBox, 
             frame.get("error", {}).get("data", {}).get("reason") for frame in [await opened.get() for _ in range(600)]
         ]
         assert "rate" in reasons
+        assert await opened.closed() == 4011
         began = time.monotonic()
         assert "result" in await other.ask("relay.whoami")
         assert time.monotonic() - began < 5

@@ -29,6 +29,7 @@ TIMEOUT_MAX_S: Final = 3600.0
 KEY_MAX: Final = 128
 RENEW_S: Final = 60.0  # a session that is used is renewed this often
 HASTE_PAUSE_S: Final = 0.02  # whoever asks too fast is read more slowly, too
+HASTE_MAX: Final = 250  # refusals without a calm second between them, about 5 s of them: then the wire is cut
 _FORBIDDEN: Final = _contract.E_FORBIDDEN
 Reply = Callable[[str], None]
 
@@ -47,6 +48,7 @@ class Desk:
         self.tails: dict[int, trio.CancelScope] = {}
         self._calls: dict[str, trio.CancelScope] = {}
         self._renewed_at = trio.current_time()
+        self._haste, self._hasty_at = 0, float("-inf")
         house.fanout.add(self.ear)
 
     def leave(self) -> None:
@@ -84,7 +86,7 @@ class Desk:
                 code, why, more = refusal
                 reply(frames.refusal(one.id, code, why, **more))
             if reason == "rate":
-                await trio.sleep(HASTE_PAUSE_S)
+                await self._slow_down()
             return
         self._renew()
         scope = trio.CancelScope()
@@ -92,6 +94,16 @@ class Desk:
             self._calls[one.id] = scope
         self.house.in_flight += 1
         self.nursery.start_soon(self._answer, one, user, scope, reply)
+
+    async def _slow_down(self) -> None:
+        """Read this browser more slowly, and cut it when it does not stop."""
+        now = trio.current_time()
+        self._haste = self._haste + 1 if now - self._hasty_at < 1.0 else 1
+        self._hasty_at = now
+        if self._haste >= HASTE_MAX:
+            self.house.note("a browser asked too fast for too long", self.address, user=self.user.name)
+            self.wire.close(_contract.CLOSE_QUEUE_PRESSURE, "too many requests for too long")
+        await trio.sleep(HASTE_PAUSE_S)
 
     def _is_of_the_wire(self, one: Request) -> bool:
         """Handle what belongs to this wire alone and is never sent on."""
