@@ -41,7 +41,7 @@ OWN: Final[dict[str, Command]] = {
     "chat": Command("talk to the chat module", "kite chat", "chat"),
     "relay": Command("users of the relay", "kite relay user list", "relay"),
     "audit": Command("check the audit trail", "kite audit verify", "audit"),
-    "backup": Command("make, check and restore snapshots", "kite backup list", "backup"),
+    "backup": Command("make, check and restore snapshots", "kite backup new", "backup"),
     "ownership": Command("who owns what, by epoch", "kite ownership", "ownership"),
     "recovery": Command("what waits to be recovered", "kite recovery", "recovery"),
     "version": Command("print the version", "kite version --json", "version"),
