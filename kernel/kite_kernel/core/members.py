@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from kite_kernel.core.permissions import Permissions
 
 GATES: Final = frozenset({"relay"})
-"""Modules that judge people by roles of their own: what an admin asks reaches the administrative methods through them."""
+"""Modules that judge people by roles of their own: what an admin asks reaches administrative methods through them."""
 
 
 class Members:
