@@ -102,5 +102,7 @@ def sync(path: Path) -> None:
 
 
 def _make(target: Path) -> None:
-    target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if not target.parent.is_dir():
+        for folder in [*reversed(target.parent.parents), target.parent]:  # `parents=True` would not give them the mode
+            folder.mkdir(mode=0o700, exist_ok=True)
     os.close(os.open(target, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600))
