@@ -279,8 +279,10 @@ class ModuleReader:
             rows = CONFIG[name]
             checked = self._checker.table(path, options, rows)
             # a stock module gets durations in seconds and sizes in bytes; texts stand as the file has them
-            checked = {key: checked[key] for key in options if rows.get(key, {}).get("type") in ("duration", "size")}
-        return None if options is None else {**self._plain(path, options), **checked}
+            told = options if isinstance(options, dict) else {}
+            checked = {key: checked[key] for key in told if rows.get(key, {}).get("type") in ("duration", "size")}
+        plain = None if options is None else self._plain(path, options)
+        return {**plain, **checked} if isinstance(plain, dict) else plain
 
     def _plain(self, path: Path, value: Any) -> Any:
         match value:

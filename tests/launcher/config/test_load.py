@@ -419,6 +419,11 @@ def test_a_stock_modules_durations_reach_it_in_seconds() -> None:
     assert found["relay"].options == {"session_idle": 90.0}
 
 
+@pytest.mark.parametrize("value", ["3", "'x'", "['a']", "true"])
+def test_a_stock_section_that_is_no_table_is_a_mistake_and_no_fault(value: str) -> None:
+    assert mistakes(f"backup = {value}\n")
+
+
 def test_a_stock_modules_options_are_checked_wherever_they_stand() -> None:
     (line,) = mistakes("[module.relay]\nmodule = 'kite_modules.relay'\noptions = { lisen = 'x' }\n")
     assert line.startswith("kite.toml:3:13: ")
