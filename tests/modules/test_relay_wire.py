@@ -5,6 +5,7 @@ Cases X-03, X-22 … X-34 of the security page; spec 80 §1, 05 §9.
 
 from __future__ import annotations
 
+import gc
 import json
 import time
 from collections.abc import AsyncIterator, Iterator
@@ -258,6 +259,7 @@ async def test_the_very_next_request_is_judged_by_the_new_role(box: RelayBox, ad
         assert error["data"]["reason"] == "no_permission"
 
 
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # of httpx, a body half sent
 async def test_the_cookie_of_a_session_is_kept_from_scripts(box: RelayBox, address: str) -> None:
     made = box.user()
     async with page(box, address) as opened:
@@ -279,6 +281,7 @@ async def test_the_cookie_of_a_session_is_kept_from_scripts(box: RelayBox, addre
             assert (wrong.status_code, "set-cookie" in wrong.headers) == (403, False)
             huge = await web.post("/session", content=b"x" * 100_000, headers={"content-type": "application/json"})
             assert huge.status_code == 413
+        gc.collect()
         async with page(box, address, {"cookie": cookie.partition(";")[0]}) as again:
             answer = (await again.ask("login.resume", {"nonce": again.nonce}))["result"]
             assert (answer["stage"], answer["session"]) == ("open", None)

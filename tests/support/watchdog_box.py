@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import secrets
 import subprocess
 import sys
 import time
@@ -136,7 +137,7 @@ class WatchdogBox:
             **{k: v for k, v in os.environ.items() if not k.startswith("KITE_")},
             "KITE_URL": self.kernel.url,
             "KITE_MODULE_ID": "watchdog",
-            "KITE_INSTANCE": "0123456789abcdef0123456789abcdef",
+            "KITE_INSTANCE": secrets.token_hex(16),
             "KITE_TOKEN_FD": str(reading),
             "KITE_OPTIONS_FILE": str(options),
         }

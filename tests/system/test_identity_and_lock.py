@@ -8,6 +8,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import secrets
 import subprocess
 import time
 from collections.abc import Iterator
@@ -57,7 +58,7 @@ def stopped(tmp_path: Path) -> Iterator[Lab]:
     """An instance that ran once and is down."""
     with Lab(tmp_path / "lab", module("x")) as lab:
         lab.state.mkdir(mode=0o700)
-        (lab.state / "instance.id").write_text("0123456789abcdef" * 2, "ascii")
+        (lab.state / "instance.id").write_text(secrets.token_hex(16), "ascii")
         yield lab
 
 

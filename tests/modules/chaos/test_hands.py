@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import secrets
 import signal
 import subprocess
 from collections.abc import Iterator
@@ -17,7 +18,7 @@ from kite_modules.chaos import deeds
 from kite_modules.chaos.look import Instance, alive, strike
 from kite_modules.chaos.proxy import Proxy
 
-MARK = "0123456789abcdef0123456789abcdef"
+MARK = secrets.token_hex(16)
 
 
 @pytest.fixture

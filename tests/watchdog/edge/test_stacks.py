@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import secrets
 import signal
 import subprocess
 import sys
@@ -18,7 +19,7 @@ from kite_watchdog.edge.link import Link
 from kite_watchdog.edge.peer import Peer
 from kite_watchdog.edge.stacks import StackKeeper
 
-MARK = "0123456789abcdef0123456789abcdef"
+MARK = secrets.token_hex(16)
 HANGS = """\
 import faulthandler, os, signal, sys, time
 folder = sys.argv[1]
