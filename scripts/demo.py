@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 import time
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -48,7 +49,7 @@ def commands() -> list[tuple[str, str]]:
     config = shlex.quote(os.path.relpath(CONFIG, here))
     return [
         (
-            f"""{kite} --config {config} call greeter.greet '{{"name": "Ada"}}'""",
+            f"""{kite} --config {config} call greeter.greet name=Ada""",
             "one module answers by asking the other",
         ),
         (f"{kite} --config {config} stream sub ticks --count 5", "a live stream, resumable after any cut"),
@@ -65,16 +66,18 @@ def screen(answer: dict[str, Any]) -> str:
         *((m["name"], "ready" if m["ready"] else m["state"], m["pid"]) for m in answer["modules"]),
     ]
     width = max(len(name) for name, _, _ in rows)
+    cells = [f"{name:<{width}}  {state:<7}  pid {pid:<8}" for name, state, pid in rows]
+    half = (len(cells) + 1) // 2
+    columns = zip_longest(cells[:half], cells[half:], fillvalue="")
     out = ["", f"Kite is up: {answer['url']}", ""]
-    out += [f"  {name:<{width}}  {state:<8}  pid {pid}" for name, state, pid in rows]
-    out += ["", "Try, in another terminal:", ""]
+    out += [f"  {left}  {right}".rstrip() for left, right in columns]
+    out += ["", "Try, in another terminal:"]
     for command, why in commands():
-        out += [f"  # {why}", f"  {command}", ""]
+        out += [f"  {command}", f"      {why}"]
     victim = next((m for m in answer["modules"] if m["name"] == "ticker"), answer["modules"][0])
-    out += [
-        f"Or kill a process (kill -9 {victim['pid']} is the {victim['name']}) and watch it come back.",
-        "Ctrl+C stops all.",
-    ]
+    out += ["", f"Or kill a process (kill -9 {victim['pid']} is the {victim['name']}) and watch it come back."]
+    kite = commands()[0][0].partition(" call ")[0]
+    out += [f"The console for a browser: {kite} relay url  (first: … relay user add NAME)", "Ctrl+C stops all."]
     return "\n".join(out)
 
 
@@ -124,7 +127,10 @@ def main() -> int:
             file=sys.stderr,
         )
     if options.demo_seconds is None:
-        return launcher.wait()
+        code = launcher.wait()
+        if code < 0:
+            print("The launcher was killed; the watchdog starts a fresh instance after 35 s.", file=sys.stderr)
+        return code if code >= 0 else 1
     try:
         launcher.wait(options.demo_seconds)
     except subprocess.TimeoutExpired:
