@@ -79,7 +79,8 @@ def _stopped(instance: Instance, left: list[leftovers.Left]) -> dict[str, Any]:
     if left:
         status["leftovers"] = [{"name": item.name, "role": item.role, "pid": item.pid} for item in left]
         names = ", ".join(f"{item.name} (pid {item.pid})" for item in left)
-        status["why"] = f"an earlier launcher left running: {names}; `kite down` cleans up"
+        helped = "; the watchdog starts a fresh one" if any(item.role == "watchdog" for item in left) else ""
+        status["why"] = f"an earlier one left running: {names}{helped}; `kite down` cleans up"
     return status
 
 

@@ -80,7 +80,8 @@ def _verdict(status: Mapping[str, Any], paint: _Paint, now: datetime) -> str:
     state = str(status.get("state", "stopped"))
     sign, code = _SIGNS.get(state, ("○", "2"))
     words = {"ok": "everything as wanted", "degraded": "not everything as wanted", "failed": "something failed"}
-    parts = [f"{plain(status.get('instance'))}: {words.get(state, 'nothing is running')}"]
+    otherwise = "no launcher is running" if status.get("leftovers") else "nothing is running"
+    parts = [f"{plain(status.get('instance'))}: {words.get(state, otherwise)}"]
     if status.get("url"):
         parts.append(plain(status["url"]))
     launcher = status.get("launcher") or {}
@@ -108,7 +109,7 @@ def _row(module: Mapping[str, Any], now: datetime) -> list[str]:
         plain(module.get("pid")),
         up,
         plain(restarts) if restarts else "",
-        plain(module.get("grade")),
+        plain(module.get("grade")) if module.get("pid") else "",
         plain(module.get("why")),
     ]
 

@@ -39,9 +39,9 @@ def tell(story: dict[str, Any]) -> list[str]:
     budget = story.get("budget")
     if isinstance(budget, dict):
         left, of, within_s = budget.get("left"), budget.get("of"), budget.get("within_s")
-        lines.append(
-            f"  restarts left: {left} of {of} in {within_s:g} s (`kite start {plain(story.get('name'))}` resets)"
-        )
+        name = plain(story.get("name"))
+        resets = "" if name in ("kernel", "watchdog", "logkeeper") else f" (`kite start {name}` resets)"
+        lines.append(f"  restarts left: {left} of {of} in {within_s:g} s{resets}")
     if isinstance(story.get("next_try_s"), int | float):
         lines.append(f"  next try in {story['next_try_s']:.1f} s")
     rows = [row for row in story.get("timeline") or () if isinstance(row, dict)]

@@ -56,7 +56,7 @@ def add_parser(subparsers: Any) -> None:
     stats = _verb(verbs, "stats", "rate, subscribers, the lag of each, dropped, bytes, oldest kept")
     stats.add_argument("stream", nargs="?", metavar="STREAM", help="none: all of them")
     record = _verb(verbs, "consume", "append each message's number to a file, exactly once, through any cuts")
-    record.add_argument("url", metavar="URL")
+    record.add_argument("url", metavar="STREAM|URL", help="a stream of this instance, or any /sub address")
     record.add_argument("--out", required=True, metavar="FILE")
     record.add_argument("--stop-after", required=True, type=count, metavar="N")
     record.add_argument("--base", type=seconds, default=0.1, metavar="S", help="first back-off (0.1)")
@@ -228,6 +228,11 @@ def _table(rows: list[dict[str, Any]]) -> None:
 
 
 def _run_consume(args: argparse.Namespace) -> int:
+    if "://" not in args.url:
+        target = find_target(args.state_dir, args.config, os.environ, os.getcwd())
+        args.url = f"{target.url}/sub/{args.url}"
+    elif urlsplit(args.url).scheme not in ("ws", "wss"):
+        raise Failure(USAGE, "consume: an address begins with ws:// or wss://", "or name a stream of this instance")
     try:
         trio.run(
             lambda: consume(args.url, args.out, args.stop_after, args.base, args.cap, token=_token(args)),
