@@ -209,7 +209,7 @@ async def test_ids_are_remembered_over_restarts_and_sealed_segments(tmp_path: Pa
         for n in range(300):
             await pub.send({"id": f"id{n}", "data": "x" * 1000})
         assert (await heard(pub, 300))[-1] == {"seq": 300}
-        assert len(list((tmp_path / "streams/disk").glob("*.idx"))) >= 3
+        assert len(list((tmp_path / "streams/disk").glob("*.idx"))) >= 2  # one is sealed
     async with StreamBox(tmp_path, config) as box:
         pub = await box.pub("disk", ack=1, ids=1)
         for n in (0, 150, 299, 300):

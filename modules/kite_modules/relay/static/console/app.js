@@ -30,15 +30,18 @@ function Login() {
   useStore();
   const { phase, error } = store;
   const [user, setUser] = useState(""), [password, setPassword] = useState(""), [code, setCode] = useState("");
-  const first = useRef(null);
+  const first = useRef(null), typed = useRef(false);
   const second = phase === "code" || (phase === "busy" && code !== "");
   useEffect(() => { first.current?.focus(); }, [second, phase === "login"]);
   useEffect(() => { if (phase === "login") { setCode(""); if (error) setPassword(""); } }, [phase, error]);
   const submit = (event) => {
     event.preventDefault();
     if (phase === "busy") return;
-    if (phase === "code") giveCode(code);
-    else signIn(user.trim(), password);
+    if (phase === "code") return giveCode(code);
+    // A click that was meant for the step before must not try the same words again: something is typed first.
+    if (error && !typed.current) return;
+    typed.current = false;
+    signIn(user.trim(), password);
   };
   const typeCode = (event) => {
     setCode(event.target.value);
@@ -54,8 +57,8 @@ function Login() {
       ${error && html`<p class="error" role="alert" data-test="login-error">${t(error)}</p>`}
       ${second
         ? html`<label key="code">${t("code")}<input ref=${first} data-test="login-code" name="code" value=${code} onInput=${typeCode} autocomplete="one-time-code" inputmode="text" autocapitalize="none" spellcheck=${false} disabled=${busy} maxlength="64" required /></label>`
-        : html`<label key="user">${t("user")}<input ref=${first} data-test="login-user" name="username" value=${user} onInput=${(e) => setUser(e.target.value)} autocomplete="username" autocapitalize="none" spellcheck=${false} disabled=${busy} maxlength="64" required /></label>
-          <label key="password">${t("password")}<input data-test="login-password" name="password" type="password" value=${password} onInput=${(e) => setPassword(e.target.value)} autocomplete="current-password" disabled=${busy} maxlength="1024" required /></label>`}
+        : html`<label key="user">${t("user")}<input ref=${first} data-test="login-user" name="username" value=${user} onInput=${(e) => { typed.current = true; setUser(e.target.value); }} autocomplete="username" autocapitalize="none" spellcheck=${false} disabled=${busy} maxlength="64" required /></label>
+          <label key="password">${t("password")}<input data-test="login-password" name="password" type="password" value=${password} onInput=${(e) => { typed.current = true; setPassword(e.target.value); }} autocomplete="current-password" disabled=${busy} maxlength="1024" required /></label>`}
       <button class="primary" data-test="login-submit" disabled=${busy}>${busy ? t("signing_in") : second ? t("next") : t("sign_in")}</button>
       ${phase === "code" && html`<button type="button" class="plain" onClick=${backToPassword}>${t("back")}</button>`}
     </form>

@@ -146,12 +146,13 @@ async function enter(mine) {
 
 export function begin() { open(null); }
 export function signIn(user, password) {
+  if (store.phase === "busy") return;
   attempt = { user, password };
   set({ phase: "busy", error: null });
   open(attempt);
 }
 export function giveCode(code) {
-  if (!attempt?.giveCode) return;
+  if (!attempt?.giveCode || store.phase === "busy") return; // by the sixth digit and by the button: once
   set({ phase: "busy" });
   attempt.giveCode(code);
 }
