@@ -1,6 +1,6 @@
 // The page: a login, or the frame with its pages. Routes are the part of the address after "#".
 
-import { html, render, useEffect, useRef, useState } from "../vendor/preact-htm.js";
+import { html, render, useEffect, useLayoutEffect, useRef, useState } from "../vendor/preact-htm.js";
 import { Overview } from "./overview.js";
 import { Fence, Question, Toasts, useStore } from "./parts.js";
 import { backToPassword, begin, changed, giveCode, may, shownState, signIn, signOut, store, wire } from "./state.js";
@@ -33,7 +33,8 @@ function Login() {
   const first = useRef(null), typed = useRef(false);
   const second = phase === "code" || (phase === "busy" && code !== "");
   useEffect(() => { first.current?.focus(); }, [second, phase === "login"]);
-  useEffect(() => { if (phase === "login") { setCode(""); if (error) setPassword(""); } }, [phase, error]);
+  // Before anything else happens on the page: what somebody types next is never cleared.
+  useLayoutEffect(() => { if (phase === "login") { setCode(""); if (error) setPassword(""); } }, [phase, error]);
   const submit = (event) => {
     event.preventDefault();
     if (phase === "busy") return;
